@@ -1,0 +1,1 @@
+"""The command line: one function per command. Parse, call, print."""

@@ -1,0 +1,317 @@
+"""The engine: the single writer of the cluster. Events in, effects out.
+
+Drivers, live or simulated, hold one engine and call `handle`. An exception while deciding about
+one pod parks that pod and the next goes on; an exception while applying an event is the driver's.
+"""
+
+import traceback
+from collections.abc import Hashable, Sequence
+
+from msgspec.structs import replace
+
+from bayplan.core.engine import explain
+from bayplan.core.engine.picking import Picking
+from bayplan.core.engine.profile import Profile, ProfileConfig
+from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import EventKind
+from bayplan.core.plugins.hooks import Ask
+from bayplan.core.state.cluster import Cluster, Resident, static_facts
+from bayplan.core.state.terms import Namespaces, OwnTerms, Term
+from bayplan.core.state.waiting import Waiter, Waiting
+
+MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
+
+
+class Engine:
+    """Decides where each pod goes."""
+
+    def __init__(
+        self,
+        profiles: Sequence[Profile] | None = None,
+        *,
+        picking: Picking | None = None,
+        max_in_flight: int = MAX_IN_FLIGHT,
+    ) -> None:
+        self.cluster = Cluster()
+        self.waiting = Waiting()
+        self.held: dict[str, tuple[Pod, str]] = {}  # by uid: kept out of the queue, and why
+        self.assumed: dict[str, Waiter] = {}  # by uid: bind asked for, not answered
+        self.unreadable: dict[str, str] = {}  # by uid: the node that it closes
+        chosen = [Profile(ProfileConfig())] if profiles is None else list(profiles)
+        self.profiles = {profile.name: profile for profile in chosen}
+        self.verdicts = {name: Verdicts(self.cluster, p) for name, p in self.profiles.items()}
+        self.picking = picking or Picking()
+        self.max_in_flight = max_in_flight
+        self.plugin_errors = 0
+
+    def handle(self, event: on.Event, now: float) -> list[do.Effect]:
+        match event:
+            case on.Tick(limit):
+                return self._cycle(now, limit)
+            case on.PodSeen(pod):
+                return self._see(pod, now)
+            case on.PodGone(uid):
+                return self._gone(uid, now)
+            case on.BindDone(uid):
+                self._confirm(uid)
+            case on.BindFailed(uid, _):
+                return self._forget(uid, now)
+            case on.PodUnreadable(uid, node):
+                effects = self._gone(uid, now)
+                self._close(uid, node)
+                return effects
+            case on.NodeSeen(node):
+                self._see_node(node, now)
+            case on.NodeGone(name):
+                if name in self.cluster.rows:
+                    self.cluster.remove_node(name)
+            case on.NamespaceSeen(name, labels):
+                self.cluster.set_namespace(name, labels)
+                self.waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
+            case on.NamespaceGone(name):
+                self.cluster.set_namespace(name, None)
+                self.waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
+        return []
+
+    # ---- pods
+
+    def _see(self, pod: Pod, now: float) -> list[do.Effect]:
+        if self.unreadable:
+            self._open(pod.uid, now)
+        resident = self.cluster.pods.get(pod.uid)
+        if resident is not None:
+            return self._see_resident(resident, pod, now)
+        known = self.waiting.pods.get(pod.uid)
+        if pod.node:
+            if known is not None:
+                self._drop_waiter(pod.uid)
+            self.held.pop(pod.uid, None)
+            self._drop_orphan(pod.uid)
+            self.cluster.place(pod, pod.node)
+            self.waiting.wake((EventKind.POD_PLACED,), now)
+            return []
+        if pod.scheduler not in self.profiles or pod.terminating:
+            self._forget_unplaced(pod.uid)
+            return []
+        if known is not None:
+            if same_to_us(known[0].pod, pod):
+                return []
+            self._drop_waiter(pod.uid)
+        return self._queue(Waiter(pod, (), self.waiting.ticket()), now)
+
+    def _see_resident(self, resident: Resident, pod: Pod, now: float) -> list[do.Effect]:
+        old, uid = resident.pod, pod.uid
+        node = self.cluster.nodes[resident.row]
+        assert node is not None
+        if not pod.node:  # an update from before the bind: the assumed place stands
+            assumed = self.assumed.get(uid)
+            if assumed is not None and not same_to_us(assumed.pod, pod):
+                assumed.pod = pod
+            return []
+        self._confirm(uid)
+        moved = pod.node != node.name
+        if not moved and same_to_us(replace(old, node=pod.node), pod):
+            resident.pod = pod
+            return []
+        self.cluster.remove(uid)
+        self.cluster.place(pod, pod.node)
+        kinds = {EventKind.POD_GONE, EventKind.POD_PLACED} if moved else set()
+        if old.labels != pod.labels or old.terminating != pod.terminating:
+            kinds |= {EventKind.POD_RELABELLED}
+        if old.row != pod.row:
+            kinds |= {EventKind.POD_SHRANK}
+        self.waiting.wake(kinds, now)
+        if moved:
+            return [do.Report(f"pod {pod.key} was bound to {pod.node}, not to {node.name}")]
+        return []
+
+    def _gone(self, uid: str, now: float) -> list[do.Effect]:
+        if self.unreadable:
+            self._open(uid, now)
+        self.assumed.pop(uid, None)
+        if uid in self.cluster.pods:
+            self.cluster.remove(uid)
+            self.waiting.wake((EventKind.POD_GONE,), now)
+        else:
+            self._forget_unplaced(uid)
+            self._drop_orphan(uid)
+        return []
+
+    def _queue(self, waiter: Waiter, now: float) -> list[do.Effect]:
+        """The pod waits for its turn, unless a plugin keeps it out of the queue."""
+        pod = waiter.pod
+        profile = self.profiles[pod.scheduler]
+        for plugin in profile.admit:
+            why = plugin.hold(pod)
+            if why is not None:
+                self.held[pod.uid] = (pod, why)
+                return []
+        self.held.pop(pod.uid, None)
+        waiter.sort = profile.order.key(pod, waiter.arrival)
+        if pod.terms is not None:
+            waiter.own = self.cluster.acquire_terms(pod.terms)
+        concerning = self.cluster.terms.concerning(pod)
+        refusal = self.waiting.add(waiter, group_key(pod, waiter.own, concerning, self.cluster.terms.namespaces), now)
+        return [] if refusal is None else [do.Refuse(pod, refusal)]
+
+    def _drop_waiter(self, uid: str) -> Waiter:
+        waiter = self.waiting.remove(uid)
+        if waiter.own is not None:
+            self.cluster.release_terms(waiter.own)
+            waiter.own = None
+        return waiter
+
+    def _forget_unplaced(self, uid: str) -> None:
+        self.held.pop(uid, None)
+        if uid in self.waiting.pods:
+            self._drop_waiter(uid)
+
+    def _drop_orphan(self, uid: str) -> None:
+        if any(uid in orphans for orphans in self.cluster.orphans.values()):
+            self.cluster.remove(uid)
+
+    # ---- outcomes of binds
+
+    def _confirm(self, uid: str) -> None:
+        self.assumed.pop(uid, None)
+
+    def _forget(self, uid: str, now: float) -> list[do.Effect]:
+        """The bind failed: the pod waits again, after its back-off."""
+        waiter = self.assumed.pop(uid, None)
+        if waiter is None or uid not in self.cluster.pods:
+            return []
+        self.cluster.remove(uid)
+        self.waiting.wake((EventKind.POD_GONE,), now)
+        waiter.arrival = self.waiting.ticket()
+        effects = self._queue(waiter, now)
+        if uid in self.waiting.pods and not effects:
+            self.waiting.rest(waiter, now)
+        return effects
+
+    # ---- nodes
+
+    def _see_node(self, node: Node, now: float) -> None:
+        row = self.cluster.rows.get(node.name)
+        if row is None:
+            self.cluster.add_node(node)
+            self.waiting.wake((EventKind.NODE_ADDED,), now)
+            return
+        old = self.cluster.nodes[row]
+        assert old is not None
+        if old == node:
+            return
+        if old.uid != node.uid:  # deleted and made again under the same name
+            self.cluster.remove_node(node.name)
+            self.cluster.add_node(node)
+            self.waiting.wake((EventKind.NODE_ADDED, EventKind.NODE_CHANGED), now)
+            return
+        self.cluster.update_node(node)
+        kinds = []
+        if static_facts(old) != static_facts(node):
+            kinds.append(EventKind.NODE_CHANGED)
+        if any(old.allocatable.get(n, 0) < amount for n, amount in node.allocatable.items()):
+            kinds.append(EventKind.NODE_GREW)
+        self.waiting.wake(kinds, now)
+
+    def _close(self, uid: str, node: str) -> None:
+        if node:
+            self.unreadable[uid] = node
+            self.cluster.close_node(node, uid)
+
+    def _open(self, uid: str, now: float) -> None:
+        node = self.unreadable.pop(uid, None)
+        if node is not None:
+            self.cluster.open_node(node, uid)
+            self.waiting.wake((EventKind.NODE_CHANGED,), now)
+
+    # ---- deciding
+
+    def ask(self, pod: Pod, own: OwnTerms | None, concerning: tuple[Term, ...]) -> Ask:
+        return Ask(pod, self.cluster.demand(pod.row), own, concerning)
+
+    def _cycle(self, now: float, limit: int) -> list[do.Effect]:
+        effects: list[do.Effect] = []
+        for _ in range(limit):
+            if len(self.assumed) >= self.max_in_flight:
+                break
+            found = self.waiting.next(now)
+            if found is None:
+                break
+            waiter, group = found
+            concerning = self.cluster.terms.concerning(waiter.pod)
+            key = group_key(waiter.pod, waiter.own, concerning, self.cluster.terms.namespaces)
+            if key != group.key:  # terms of other pods came or went: it belongs elsewhere now
+                self.waiting.remove(waiter.pod.uid)
+                self.waiting.add(waiter, key, now)
+                continue
+            self.profiles[waiter.pod.scheduler].order.started(waiter.pod, waiter.sort)
+            try:
+                effects += self._decide(waiter, concerning, now)
+            except Exception as error:
+                self.plugin_errors += 1
+                self.waiting.rest(waiter, now)
+                effects.append(do.Park(waiter.pod, type(error).__name__, traceback.format_exc()))
+        return effects
+
+    def _decide(self, waiter: Waiter, concerning: tuple[Term, ...], now: float) -> list[do.Effect]:
+        pod = waiter.pod
+        profile, verdicts = self.profiles[pod.scheduler], self.verdicts[pod.scheduler]
+        ask = self.ask(pod, waiter.own, concerning)
+        row, verdict, rows = verdicts.best(ask)
+        if row < 0:
+            refusal = explain.refusal(verdicts, ask, self.cluster.version)
+            news = self.waiting.refuse(waiter, refusal, now)
+            return [do.Refuse(member.pod, refusal) for member in news]
+        picked = None
+        if profile.picker is not None:
+            pick = self.picking.pick(profile.picker, verdicts, ask, (verdict, rows))
+            row, picked = pick.row, pick.index
+        node = self.cluster.nodes[row]
+        assert node is not None
+        placement = do.Placement(pod, node.name)
+        self._reserve(profile, ask, placement)
+        self.assumed[pod.uid] = self._drop_waiter(pod.uid)
+        if self.waiting.groups:
+            self.waiting.wake((EventKind.POD_PLACED,), now)
+        return [do.Bind(placement, picked)]
+
+    def _reserve(self, profile: Profile, ask: Ask, placement: do.Placement) -> None:
+        if not profile.reserve:
+            self.cluster.place(ask.pod, placement.node)
+            return
+        with self.cluster.trial() as trial:
+            self.cluster.place(ask.pod, placement.node)
+            for plugin in profile.reserve:
+                why = plugin.reserve(ask, placement, self.cluster)
+                if why is not None:
+                    raise RuntimeError(f"{plugin.name} refused to reserve: {why}")
+            trial.keep()
+
+
+def group_key(
+    pod: Pod, own: OwnTerms | None, concerning: tuple[Term, ...], namespaces: Namespaces
+) -> Hashable:
+    """What pods must share to get the same verdict; labels count only through the terms."""
+    if own is None:
+        return (pod.row, pod.scheduler, pod.priority, concerning)
+    itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
+    itself += [term.counts(pod, namespaces) for _, term in own.affinity]
+    return (pod.row, pod.scheduler, pod.priority, concerning, own.terms, tuple(itself))
+
+
+def same_to_us(old: Pod, new: Pod) -> bool:
+    """Whether nothing that the engine reads has changed."""
+    return (
+        old.row == new.row
+        and old.labels == new.labels
+        and old.terms == new.terms
+        and old.priority == new.priority
+        and old.gates == new.gates
+        and old.terminating == new.terminating
+        and old.scheduler == new.scheduler
+        and old.node == new.node
+    )

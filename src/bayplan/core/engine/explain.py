@@ -1,0 +1,68 @@
+"""Why a pod does not fit, from the verdicts, in kube-scheduler's words."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bayplan.core.engine.verdicts import ABSENT, Verdicts, decoded
+from bayplan.core.model.verdicts import Reason, Refusal, Tally
+from bayplan.core.plugins.hooks import Ask, Hopeless
+from bayplan.core.state.arrays import Ints, Mask
+from bayplan.core.state.view import View
+
+SHOWN_NODES = 10
+# These refuse the pod itself, before any node is looked at: kube-scheduler does not count nodes.
+WHOLE_POD = frozenset({"pod affinity terms conflict"})
+
+
+def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
+    """Why the pod fits nowhere."""
+    cluster = verdicts.cluster
+    verdict = verdicts.on(ask, View(cluster), scores=False)
+    tallies: dict[str, Tally] = {}
+    helped: frozenset[object] = frozenset()
+    for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):
+        rows = np.flatnonzero(verdict == code)
+        names = sorted(name_of(verdicts, int(row)) for row in rows[:SHOWN_NODES])
+        for reason in reasons(verdicts, ask, int(code)):
+            before = tallies.get(reason.text, Tally(0, ()))
+            nodes = (before.nodes + tuple(names))[:SHOWN_NODES]
+            tallies[reason.text] = Tally(before.count + len(rows), nodes)
+            helped |= reason.helped_by
+    total = cluster.node_count
+    return Refusal(message(total, tallies), tallies, helped, version)  # type: ignore[arg-type]
+
+
+def message(total: int, tallies: dict[str, Tally]) -> str:
+    if not total:
+        return "no nodes available to schedule pods"
+    counted = sorted(
+        text if text in WHOLE_POD else f"{tally.count} {text}" for text, tally in tallies.items()
+    )
+    return f"0/{total} nodes are available: {', '.join(counted)}."
+
+
+def reasons(verdicts: Verdicts, ask: Ask, code: int) -> Iterator[Reason]:
+    """The reasons that a refusing verdict stands for."""
+    plugin, bits = decoded(verdicts.profile, code)
+    for bit, reason in enumerate(plugin.reasons(ask)):
+        if bits >> bit & 1:
+            yield reason
+
+
+def preemption_helps(verdicts: Verdicts, ask: Ask, verdict: Ints) -> Mask:
+    """The refused rows where removing pods could help."""
+    helps = np.zeros(len(verdict), dtype=np.bool_)
+    view = View(verdicts.cluster)
+    for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):
+        plugin, _ = decoded(verdicts.profile, int(code))
+        if all(reason.preemption_helps for reason in reasons(verdicts, ask, int(code))):
+            rows = verdict == code
+            helps |= rows & ~plugin.hopeless(ask, view) if isinstance(plugin, Hopeless) else rows
+    return helps
+
+
+def name_of(verdicts: Verdicts, row: int) -> str:
+    node = verdicts.cluster.nodes[row]
+    assert node is not None
+    return node.name

@@ -1,0 +1,101 @@
+"""Questions: what would happen, without its happening. Nothing that a question makes outlives it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from msgspec import Struct
+
+from bayplan.core.engine import explain
+from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import Refusal
+from bayplan.core.plugins.hooks import Ask, Normalise
+from bayplan.core.state.arrays import Ints
+from bayplan.core.state.view import View
+
+
+class Fits(Struct, frozen=True):
+    """Where a pod would fit, and why not elsewhere."""
+
+    feasible: list[str]  # sorted
+    reasons: dict[str, list[str]]  # by node
+    helped_by_preemption: list[str]  # refused nodes where removing pods could help; sorted
+
+
+@contextmanager
+def asking(verdicts: Verdicts, pod: Pod) -> Iterator[Ask]:
+    """The pod resolved for a question; its terms are counted for as long as the question."""
+    cluster = verdicts.cluster
+    own = None if pod.terms is None else cluster.acquire_terms(pod.terms)
+    try:
+        yield Ask(pod, cluster.demand(pod.row), own, cluster.terms.concerning(pod))
+    finally:
+        if own is not None:
+            cluster.release_terms(own)
+
+
+def fits_on(verdicts: Verdicts, pod: Pod, node: str) -> bool:
+    """Whether the pod would fit on the node."""
+    row = verdicts.cluster.rows[node]
+    with asking(verdicts, pod) as ask:
+        view = View(verdicts.cluster, np.array([row], dtype=np.intp))
+        return bool(verdicts.on(ask, view, scores=False)[0] >= 0)
+
+
+def fits_anywhere(verdicts: Verdicts, pod: Pod) -> Ints:
+    """The rows of the nodes that would take the pod."""
+    with asking(verdicts, pod) as ask:
+        return np.flatnonzero(verdicts.on(ask, View(verdicts.cluster), scores=False) >= 0)
+
+
+def fits(verdicts: Verdicts, pod: Pod) -> Fits:
+    """For every node whether it would take the pod, and if not, why."""
+    cluster = verdicts.cluster
+    feasible: list[str] = []
+    reasons: dict[str, list[str]] = {}
+    with asking(verdicts, pod) as ask:
+        verdict = verdicts.on(ask, View(cluster), scores=False)
+        texts: dict[int, list[str]] = {}
+        for name in sorted(cluster.rows):
+            code = int(verdict[cluster.rows[name]])
+            if code >= 0:
+                feasible.append(name)
+                continue
+            if code not in texts:
+                texts[code] = [reason.text for reason in explain.reasons(verdicts, ask, code)]
+            reasons[name] = list(texts[code])
+        helps = explain.preemption_helps(verdicts, ask, verdict)
+    helped = sorted(name for name, row in cluster.rows.items() if helps[row])
+    return Fits(feasible, reasons, helped)
+
+
+def why_not(verdicts: Verdicts, pod: Pod) -> Refusal | None:
+    """Why the pod fits nowhere; None when it fits somewhere."""
+    with asking(verdicts, pod) as ask:
+        verdict = verdicts.on(ask, View(verdicts.cluster), scores=False)
+        if (verdict >= 0).any():
+            return None
+        return explain.refusal(verdicts, ask, verdicts.cluster.version)
+
+
+def scores(verdicts: Verdicts, pod: Pod) -> dict[str, dict[str, int]]:
+    """Per feasible node each plugin's score without its weight, and the weighted total."""
+    cluster = verdicts.cluster
+    with asking(verdicts, pod) as ask:
+        view = View(cluster)
+        verdict = verdicts.on(ask, view)
+        feasible = verdict >= 0
+        view.feasible = feasible
+        columns: dict[str, Ints] = {}
+        for _, plugin in verdicts.profile.scores:
+            raw = plugin.score(ask, view)
+            if raw is not None and isinstance(plugin, Normalise) and feasible.any():
+                raw = plugin.normalise(raw, int(raw[feasible].min()), int(raw[feasible].max()))
+            columns[plugin.name] = np.zeros(view.size, dtype=np.int64) if raw is None else raw
+    return {
+        name: {plugin: int(column[row]) for plugin, column in columns.items()}
+        | {"total": int(verdict[row]) >> SCORE_SHIFT}
+        for name, row in sorted(cluster.rows.items())
+        if verdict[row] >= 0 and verdict[row] != ABSENT
+    }

@@ -1,0 +1,42 @@
+"""What the engine asks of the world. Imperatives: somebody else carries them out."""
+
+from msgspec import Struct
+
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import Refusal
+
+
+class Placement(Struct, frozen=True, gc=False):
+    """A pod on a node."""
+
+    pod: Pod
+    node: str
+
+
+class Bind(Struct, frozen=True, gc=False):
+    placement: Placement
+    picked: int | None = None  # the candidate that a picker chose, for a replay
+
+
+class Refuse(Struct, frozen=True, gc=False):
+    """Say why the pod waits. Sent when the set of reasons is new for the pod."""
+
+    pod: Pod
+    refusal: Refusal
+
+
+class Park(Struct, frozen=True, gc=False):
+    """A plugin failed while deciding about this pod; it waits, and the story is told."""
+
+    pod: Pod
+    plugin: str
+    story: str
+
+
+class Report(Struct, frozen=True, gc=False):
+    """Something in the world is not as it should be; nothing is lost by it."""
+
+    text: str
+
+
+Effect = Bind | Refuse | Park | Report

@@ -1,0 +1,22 @@
+"""A node as the engine sees it."""
+
+from msgspec import Struct
+
+from bayplan.core.model.selectors import Taint
+
+
+class Image(Struct, frozen=True, gc=False):
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+class Node(Struct, frozen=True):
+    """A machine that pods can be placed on. Amounts are integers: cpu in milli, the rest in units."""
+
+    name: str
+    uid: str
+    labels: dict[str, str] = {}
+    allocatable: dict[str, int] = {}
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    images: tuple[Image, ...] = ()

@@ -1,0 +1,91 @@
+"""A pod as the engine sees it: a reference to its keys and a handful of scalars.
+
+The *row key* is everything that a single node is asked about; pods of one template share it, so
+verdicts are kept per row key. What depends on labels is apart: the labels themselves and the
+pod's own affinity and spread terms.
+"""
+
+from msgspec import Struct
+
+from bayplan.core.model.selectors import NodeTerm, Selector, Toleration
+
+
+class HostPort(Struct, frozen=True, cache_hash=True, order=True):
+    protocol: str
+    port: int
+    ip: str  # "0.0.0.0" stands for every address
+
+
+class RowKey(Struct, frozen=True, cache_hash=True):
+    """What a pod asks of one node, whatever its labels are."""
+
+    requests: tuple[tuple[str, int], ...] = ()  # sorted by name, without zeros; cpu in milli
+    # What NodeResourcesFit's score counts a newcomer for, and what all scores count it for once it
+    # is placed (cpu milli, memory bytes). Containers that request no cpu or memory get
+    # kube-scheduler's defaults here, and a newcomer's pod-level resources are left out.
+    scored: tuple[tuple[str, int], ...] = ()
+    scored_placed: tuple[int, int] = (0, 0)
+    node_selector: tuple[tuple[str, str], ...] = ()  # sorted
+    required: tuple[NodeTerm, ...] | None = None  # None: no required node affinity
+    preferred: tuple[tuple[int, NodeTerm], ...] = ()  # weight, term
+    has_preferred: bool = False  # a preferred list is there, even if nothing in it counts
+    tolerations: tuple[Toleration, ...] = ()
+    ports: tuple[HostPort, ...] = ()  # sorted
+    images: tuple[str, ...] = ()  # normalised names of containers and image volumes, with repeats
+    containers: int = 1  # init and ordinary containers together
+    node_name: str = ""  # set by hand in the manifest: only this node will do
+
+
+class AffinityTerm(Struct, frozen=True, cache_hash=True):
+    """Pods that match, in these namespaces, within one domain of `topology_key`."""
+
+    selector: Selector | None
+    topology_key: str
+    namespaces: tuple[str, ...] = ()  # sorted; the pod's own is filled in where none was given
+    namespace_selector: Selector | None = None
+
+
+class Spread(Struct, frozen=True, cache_hash=True):
+    """One topology spread constraint, `matchLabelKeys` already merged into the selector."""
+
+    max_skew: int
+    topology_key: str
+    hard: bool
+    selector: Selector | None
+    min_domains: int = 1
+    honor_affinity: bool = True
+    honor_taints: bool = False
+
+
+class PodTerms(Struct, frozen=True, cache_hash=True):
+    """A pod's own terms about other pods. Anti-affinity preferences have negative weights."""
+
+    namespace: str
+    spread: tuple[Spread, ...] = ()
+    affinity: tuple[AffinityTerm, ...] = ()
+    anti_affinity: tuple[AffinityTerm, ...] = ()
+    preferred: tuple[tuple[int, AffinityTerm], ...] = ()
+
+
+class Pod(Struct, frozen=True, gc=False):
+    """A pod. `node` is empty until it is bound."""
+
+    uid: str
+    namespace: str
+    name: str
+    labels: dict[str, str]
+    row: RowKey
+    terms: PodTerms | None = None
+    node: str = ""
+    scheduler: str = "default-scheduler"
+    priority: int = 0
+    created_s: float = 0.0
+    started_s: float = 0.0
+    gates: tuple[str, ...] = ()
+    terminating: bool = False
+    preempts: bool = True  # preemptionPolicy is not Never
+    nominated: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"

@@ -1,0 +1,18 @@
+"""Scheduling gates."""
+
+from bayplan.core.model.pods import Pod
+from bayplan.core.plugins.hooks import Admit
+
+
+class SchedulingGates:
+    """Keeps a pod out of the queue while it has scheduling gates."""
+
+    name = "SchedulingGates"
+
+    def hold(self, pod: Pod) -> str | None:
+        if not pod.gates:
+            return None
+        return f"waiting for scheduling gates: [{' '.join(pod.gates)}]"
+
+
+_: type[Admit] = SchedulingGates

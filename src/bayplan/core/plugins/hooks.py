@@ -1,0 +1,171 @@
+"""The hooks: where a plugin can take part, and how several answers combine.
+
+A plugin is one small class with a `name`. It takes part in every hook whose method it has, and is
+checked when a profile is built. All row hooks answer for a whole view at once: the same call
+serves every node, a handful of rows that changed, or one.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from bayplan.core.model.effects import Placement
+from bayplan.core.model.pods import Pod, RowKey
+from bayplan.core.model.verdicts import Reason
+from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.cluster import Cluster, Demand
+from bayplan.core.state.terms import OwnTerms, Term
+from bayplan.core.state.view import View
+
+MAX_SCORE = 100
+MAX_REASONS = 48  # bits of a code that are free for a plugin's reasons
+
+
+class Reads(Enum):
+    """What a plugin's row answers depend on, and so what makes them stale."""
+
+    STATIC = "the node's own labels, taints, name, cordon"
+    LOAD = "what pods use on the node"
+    CLUSTER = "other nodes and other pods too"
+
+
+class Ask(Struct, frozen=True):
+    """A pod, resolved against the cluster: what plugins are asked about."""
+
+    pod: Pod
+    demand: Demand
+    own: OwnTerms | None = None  # its own terms
+    concerning: tuple[Term, ...] = ()  # terms of placed pods that it matches
+
+    @property
+    def row(self) -> RowKey:
+        return self.pod.row
+
+
+class Admit(Protocol):
+    """PreEnqueue: a reason to keep the pod out of the queue. The first answer counts."""
+
+    name: str
+
+    def hold(self, pod: Pod) -> str | None: ...
+
+
+class Order(Protocol):
+    """QueueSort: exactly one per profile. The smallest key is tried first."""
+
+    name: str
+
+    def key(self, pod: Pod, arrival: int) -> tuple[float, ...]: ...
+
+    def started(self, pod: Pod, key: tuple[float, ...]) -> None:
+        """The pod with this key was taken from the queue."""
+
+
+class Filter(Protocol):
+    """PreFilter and Filter: per row a bit set over `reasons`; 0, or None for all rows, passes.
+
+    All must pass; the first refusing plugin in the profile's order gives the reasons.
+    """
+
+    name: str
+    reads: Reads
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None: ...
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]: ...
+
+
+@runtime_checkable
+class Restrict(Protocol):
+    """PreFilter that narrows the search before any filter runs. Bits as in Filter."""
+
+    def restrict(self, ask: Ask, view: View) -> Codes | None: ...
+
+
+@runtime_checkable
+class Hopeless(Protocol):
+    """Rows that preemption cannot help although the reasons say that it may."""
+
+    def hopeless(self, ask: Ask, view: View) -> Mask: ...
+
+
+class Score(Protocol):
+    """PreScore and Score: per row 0 to 100, or None to add nothing. Weighted sums decide.
+
+    A cluster plugin finds the rows that passed in `view.feasible`.
+    """
+
+    name: str
+    reads: Reads
+
+    def score(self, ask: Ask, view: View) -> Ints | None: ...
+
+
+@runtime_checkable
+class Normalise(Protocol):
+    """NormalizeScore, for scores of static plugins that are relative to the feasible rows."""
+
+    def normalise(self, raw: Ints, low: int, high: int) -> Ints: ...
+
+
+@runtime_checkable
+class Facts(Protocol):
+    """What else a static plugin's answers depend on: when it changes, they are computed anew."""
+
+    def facts(self, ask: Ask, cluster: Cluster) -> Hashable: ...
+
+
+class Reserve(Protocol):
+    """Runs on the trial after the pod was placed; a text refuses and drops the trial."""
+
+    name: str
+
+    def reserve(self, ask: Ask, placement: Placement, cluster: Cluster) -> str | None: ...
+
+
+class Permit(Protocol):
+    """May hold a placed pod back. Declared and checked; not called yet."""
+
+    name: str
+
+    def permit(self, placement: Placement, now: float) -> str | None: ...
+
+
+class Preempt(Protocol):
+    """PostFilter: which pods to remove so that the pod fits. Declared and checked; not called yet."""
+
+    name: str
+
+    def victims(self, ask: Ask, cluster: Cluster) -> Sequence[str] | None: ...
+
+
+class Bind(Protocol):
+    """The only asynchronous hook; the shell calls it. Declared and checked; not called yet."""
+
+    name: str
+
+    def bind(self, placement: Placement) -> Awaitable[None]: ...
+
+
+class Candidate(Struct, frozen=True):
+    """A node that passed, for a picker."""
+
+    node: str
+    score: int
+    free: dict[str, int]  # by resource, after nothing was placed
+
+
+Picker = Callable[[Pod, Sequence[Candidate]], int]
+
+HOOKS: dict[str, str] = {  # extension point: the method that a plugin must have for it
+    "admit": "hold",
+    "order": "key",
+    "filter": "refuse",
+    "score": "score",
+    "reserve": "reserve",
+    "permit": "permit",
+    "preempt": "victims",
+    "bind": "bind",
+}

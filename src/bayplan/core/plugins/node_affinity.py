@@ -1,0 +1,134 @@
+"""Node selectors and node affinity."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from bayplan.core.model.pods import RowKey
+from bayplan.core.model.selectors import NodeTerm, Requirement
+from bayplan.core.model.verdicts import EventKind, Reason
+from bayplan.core.plugins.hooks import (
+    MAX_SCORE,
+    Ask,
+    Filter,
+    Normalise,
+    Reads,
+    Restrict,
+    Score,
+)
+from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.view import View
+
+HELPED_BY = frozenset({EventKind.NODE_ADDED, EventKind.NODE_CHANGED})
+NOT_MATCHED, NOT_ENFORCED, CONFLICT, OUTSIDE = 1, 2, 4, 8
+
+
+class NodeAffinityArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Affinity that the profile adds to every pod."""
+
+    added_required: tuple[NodeTerm, ...] | None = None
+    added_preferred: tuple[tuple[int, NodeTerm], ...] = ()
+
+
+class NodeAffinity:
+    """Refuses nodes outside the pod's node selector and required affinity; scores the preferred.
+
+    Terms that name nodes narrow the search before any filter runs, as in kube-scheduler.
+    """
+
+    name = "NodeAffinity"
+    reads = Reads.STATIC
+    Args = NodeAffinityArgs
+
+    def __init__(self, args: NodeAffinityArgs = NodeAffinityArgs()) -> None:  # noqa: B008
+        self._args = args
+
+    def restrict(self, ask: Ask, view: View) -> Codes | None:
+        named = named_nodes(ask.row)
+        if named is None:
+            return None
+        if not named:
+            return np.full(len(view), CONFLICT, dtype=np.int64)
+        return np.where(view.named(named), 0, OUTSIDE)
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        codes: Codes | None = None
+        matched = required(ask.row, view)
+        if matched is not None:
+            codes = np.where(matched, 0, NOT_MATCHED)
+        if self._args.added_required is not None:
+            enforced = any_term(self._args.added_required, view)
+            before = 0 if codes is None else codes
+            codes = np.where(enforced, before, NOT_ENFORCED)
+        return codes
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]:
+        return (
+            Reason("node(s) didn't match Pod's node affinity/selector", False, HELPED_BY),
+            Reason("node(s) didn't match scheduler-enforced node affinity", False, HELPED_BY),
+            Reason("pod affinity terms conflict", False, frozenset()),
+            Reason("node(s) didn't satisfy plugin(s) [NodeAffinity]", False, HELPED_BY),
+        )
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        preferred = self._args.added_preferred + ask.row.preferred
+        if not self._args.added_preferred and not ask.row.has_preferred:
+            return None
+        total = np.zeros(len(view), dtype=np.int64)
+        for weight, term in preferred:
+            total += weight * one_term(term, view)
+        return total
+
+    def normalise(self, raw: Ints, low: int, high: int) -> Ints:
+        return raw if high == 0 else MAX_SCORE * raw // high
+
+
+def named_nodes(key: RowKey) -> tuple[str, ...] | None:
+    """The only nodes that the required terms allow by name; None when they do not name any."""
+    if not key.required or any(term.named is None for term in key.required):
+        return None
+    return tuple(dict.fromkeys(name for term in key.required for name in term.named or ()))
+
+
+def required(key: RowKey, view: View) -> Mask | None:
+    """The rows that satisfy node selector and required affinity; None: nothing is required."""
+    matched: Mask | None = None
+    for label, value in key.node_selector:
+        found = expression(Requirement(label, "In", (value,)), view)
+        matched = found if matched is None else matched & found
+    if key.required is not None:
+        found = any_term(key.required, view)
+        matched = found if matched is None else matched & found
+    return matched
+
+
+def any_term(terms: tuple[NodeTerm, ...], view: View) -> Mask:
+    matched = np.zeros(len(view), dtype=np.bool_)
+    for term in terms:
+        matched |= one_term(term, view)
+    return matched
+
+
+def one_term(term: NodeTerm, view: View) -> Mask:
+    if term.broken:
+        return np.zeros(len(view), dtype=np.bool_)
+    matched = np.ones(len(view), dtype=np.bool_)
+    for requirement in term.expressions:
+        matched &= expression(requirement, view)
+    for name in term.name_in:
+        matched &= view.named((name,))
+    if term.name_not_in:
+        matched &= ~view.named(term.name_not_in)
+    return matched
+
+
+def expression(requirement: Requirement, view: View) -> Mask:
+    column, codes = view.labels(requirement.key)
+    return column.matches(requirement, codes)
+
+
+_: type[Filter] = NodeAffinity
+__: type[Restrict] = NodeAffinity
+___: type[Score] = NodeAffinity
+____: type[Normalise] = NodeAffinity

@@ -1,0 +1,142 @@
+"""Inter-pod affinity and anti-affinity, both directions, required and preferred."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from bayplan.core.model.verdicts import EventKind, Reason
+from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
+from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.terms import Count, OwnTerms, Role
+from bayplan.core.state.view import View
+
+NO_AFFINITY, OWN_ANTI, OTHERS_ANTI = 1, 2, 4
+CHANGES = frozenset(
+    {
+        EventKind.NODE_ADDED,
+        EventKind.NODE_CHANGED,
+        EventKind.POD_RELABELLED,
+        EventKind.NAMESPACE_CHANGED,
+    }
+)
+
+
+class PodAffinityArgs(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    hard_pod_affinity_weight: int = 1
+    ignore_preferred_terms_of_existing_pods: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hard_pod_affinity_weight <= 100:
+            raise ValueError("hardPodAffinityWeight: must be 0 to 100")
+
+
+class InterPodAffinity:
+    """Refuses nodes in domains without the pods it needs, or with pods that exclude each other."""
+
+    name = "InterPodAffinity"
+    reads = Reads.CLUSTER
+    Args = PodAffinityArgs
+
+    def __init__(self, args: PodAffinityArgs = PodAffinityArgs()) -> None:  # noqa: B008
+        self._args = args
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        codes: Codes | None = None
+        for term in ask.concerning:
+            for (role, key), count in term.owned.items():
+                if role is Role.ANTI:
+                    codes = marked(codes, populated(count, key, view), OTHERS_ANTI)
+        own = ask.own
+        if own is None:
+            return codes
+        for affinity, term in own.anti:
+            crowded = populated(term.matched, affinity.topology_key, view)
+            codes = marked(codes, crowded, OWN_ANTI)
+        if own.affinity:
+            codes = marked(codes, ~self._satisfied(ask, own, view), NO_AFFINITY)
+        return codes
+
+    def _satisfied(self, ask: Ask, own: OwnTerms, view: View) -> Mask:
+        """Rows with every topology key whose domains all hold a pod that matches all terms."""
+        assert own.all_affinity is not None
+        together = own.all_affinity
+        complete = np.ones(len(view), dtype=np.bool_)
+        satisfied = np.ones(len(view), dtype=np.bool_)
+        nobody = True
+        for affinity, _ in own.affinity:
+            column, codes = view.labels(affinity.topology_key)
+            sums = together.matched.domain_sums(column)
+            nobody = nobody and not sums[1:].any()
+            complete &= codes != 0
+            satisfied &= populated(together.matched, affinity.topology_key, view)
+        if nobody and together.counts(ask.pod, view.cluster.terms.namespaces):
+            return complete  # the first of a series that has affinity to itself
+        return satisfied
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]:
+        return (
+            Reason(
+                "node(s) didn't match pod affinity rules", False, CHANGES | {EventKind.POD_PLACED}
+            ),
+            Reason(
+                "node(s) didn't match pod anti-affinity rules", True, CHANGES | {EventKind.POD_GONE}
+            ),
+            Reason(
+                "node(s) didn't satisfy existing pods anti-affinity rules",
+                True,
+                CHANGES | {EventKind.POD_GONE},
+            ),
+        )
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        has_own = ask.own is not None and bool(ask.own.preferred)
+        if self._args.ignore_preferred_terms_of_existing_pods and not has_own:
+            return None
+        total: Ints | None = None
+        for weight, key, count in self._weighted(ask):
+            column, codes = view.labels(key)
+            sums = count.domain_sums(column) * weight
+            sums[0] = 0
+            total = sums[codes] if total is None else total + sums[codes]
+        return None if total is None else min_max(total, view.feasible)
+
+    def _weighted(self, ask: Ask) -> Iterator[tuple[int, str, Count]]:
+        """(weight, topology key, count) of everything that speaks for or against a domain."""
+        if ask.own is not None:
+            for weight, affinity, term in ask.own.preferred:
+                yield weight, affinity.topology_key, term.matched
+        for term in ask.concerning:
+            for (role, key), count in term.owned.items():
+                if role is Role.SOFT:
+                    yield 1, key, count
+                elif role is Role.HARD and self._args.hard_pod_affinity_weight:
+                    yield self._args.hard_pod_affinity_weight, key, count
+
+
+def populated(count: Count, key: str, view: View) -> Mask:
+    """Rows whose domain holds any of the counted; rows without the label hold none."""
+    column, codes = view.labels(key)
+    table = count.domain_sums(column) > 0
+    table[0] = False
+    return table[codes]
+
+
+def marked(codes: Codes | None, refused: Mask, bit: int) -> Codes:
+    """The latest mark wins: callers go from the last check to the first."""
+    before = np.zeros(len(refused), dtype=np.int64) if codes is None else codes
+    return np.where(refused, bit, before)
+
+
+def min_max(raw: Ints, feasible: Mask | None) -> Ints:
+    passed = raw if feasible is None else raw[feasible]
+    if not len(passed):
+        return np.zeros(len(raw), dtype=np.int64)
+    low, high = int(passed.min()), int(passed.max())
+    if high == low:
+        return np.zeros(len(raw), dtype=np.int64)
+    return (MAX_SCORE * ((raw - low) / (high - low))).astype(np.int64)
+
+
+_: type[Filter] = InterPodAffinity
+__: type[Score] = InterPodAffinity

@@ -1,0 +1,309 @@
+"""Resources: does it fit, and how full does the node become."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from bayplan.core.model.verdicts import EventKind, Reason
+from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Hopeless, Reads, Score
+from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.cluster import (
+    NOT_ASKED,
+    PODS,
+    SCORED_CPU,
+    SCORED_MEMORY,
+    Cluster,
+)
+from bayplan.core.state.view import View
+
+NATIVE = ("cpu", "memory", "ephemeral-storage")
+FREED = frozenset(
+    {EventKind.NODE_ADDED, EventKind.NODE_GREW, EventKind.POD_GONE, EventKind.POD_SHRANK}
+)
+
+
+class Resource(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    weight: int = 1
+
+
+class Point(Struct, frozen=True, forbid_unknown_fields=True):
+    utilization: int  # percent
+    score: int  # 0 to 10
+
+
+class RequestedToCapacityRatio(Struct, frozen=True, forbid_unknown_fields=True):
+    shape: tuple[Point, ...] = ()
+
+
+CPU_AND_MEMORY = (Resource("cpu"), Resource("memory"))
+
+
+class Strategy(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    resources: tuple[Resource, ...] = CPU_AND_MEMORY
+    requested_to_capacity_ratio: RequestedToCapacityRatio = RequestedToCapacityRatio()
+
+
+class FitArgs(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    scoring_strategy: Strategy = Strategy()
+    ignored_resources: tuple[str, ...] = ()
+    ignored_resource_groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_resources("scoringStrategy.resources", self.scoring_strategy.resources)
+        shape = self.scoring_strategy.requested_to_capacity_ratio.shape
+        if self.scoring_strategy.type == "RequestedToCapacityRatio":
+            check_shape("scoringStrategy.requestedToCapacityRatio.shape", shape)
+
+
+class BalancedArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    resources: tuple[Resource, ...] = CPU_AND_MEMORY
+
+    def __post_init__(self) -> None:
+        check_resources("resources", self.resources)
+
+
+def check_resources(path: str, resources: tuple[Resource, ...]) -> None:
+    if not resources:
+        raise ValueError(f"{path}: name at least one resource")
+    for resource in resources:
+        if not 1 <= resource.weight <= 100:
+            raise ValueError(f"{path}: {resource.name} has weight {resource.weight}, not 1 to 100")
+    if len({resource.name for resource in resources}) < len(resources):
+        raise ValueError(f"{path}: a resource is named twice")
+
+
+def check_shape(path: str, shape: tuple[Point, ...]) -> None:
+    if not shape:
+        raise ValueError(f"{path}: give at least one point")
+    for before, point in zip((None, *shape), shape, strict=False):
+        if not 0 <= point.utilization <= 100 or not 0 <= point.score <= 10:
+            raise ValueError(f"{path}: utilization is 0 to 100 and score 0 to 10")
+        if before is not None and before.utilization >= point.utilization:
+            raise ValueError(f"{path}: utilization must rise from point to point")
+
+
+class NodeResourcesFit:
+    """Refuses nodes with less free than the pod requests; scores by how full they become."""
+
+    name = "NodeResourcesFit"
+    reads = Reads.LOAD
+    Args = FitArgs
+
+    def __init__(self, args: FitArgs = FitArgs()) -> None:  # noqa: B008
+        self._args = args
+        self._strategy = args.scoring_strategy
+        self._by_utilization = shape_table(self._strategy.requested_to_capacity_ratio.shape)
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        needs = self._needs(ask)
+        codes: Codes = (view.free < needs.need).dot(needs.bits)
+        return codes | needs.unknown if needs.unknown else codes
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]:
+        return self._needs(ask).reasons
+
+    def hopeless(self, ask: Ask, view: View) -> Mask:
+        """Where the request alone is more than the node could ever give."""
+        needs = self._needs(ask)
+        if needs.unknown:
+            return np.ones(len(view), dtype=np.bool_)
+        need = needs.need.copy()
+        need[PODS] = NOT_ASKED
+        return (view.allocatable < need).any(axis=1)
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        asked = ask.demand.memo.get((self, "score"))
+        if asked is None:
+            asked = scored_columns(self._strategy.resources, ask, view.cluster, real=False)
+            ask.demand.memo[self, "score"] = asked
+        capacity = view.allocatable[:, asked.where]
+        left = np.maximum(view.free[:, asked.where] - asked.request, 0)
+        present = None
+        if not capacity.size or capacity.min() <= 0:
+            present = capacity > 0
+            capacity = np.maximum(capacity, 1)
+        match self._strategy.type:
+            case "LeastAllocated":
+                scores = left * MAX_SCORE // capacity
+            case "MostAllocated":
+                scores = (capacity - left) * MAX_SCORE // capacity
+            case _:
+                return self._ratio(asked, (capacity - left) * 100 // capacity, present)
+        if present is None:
+            return scores.dot(asked.weights) // asked.weight
+        total = (scores * present).dot(asked.weights)
+        return total // np.maximum(present.dot(asked.weights), 1)
+
+    def _ratio(self, asked: "Scored", percent: Ints, present: Mask | None) -> Ints:
+        """RequestedToCapacityRatio: resources that score nothing do not weigh either."""
+        scores = self._by_utilization[percent]
+        if present is not None:
+            scores = scores * present
+        weight = np.maximum((scores > 0).dot(asked.weights), 1)
+        return (2 * scores.dot(asked.weights) + weight) // (2 * weight)  # rounds half up
+
+    def _needs(self, ask: Ask) -> "Needs":
+        needs: Needs | None = ask.demand.memo.get(self)
+        if needs is None:
+            needs = ask.demand.memo[self] = self._prepare(ask)
+        return needs
+
+    def _prepare(self, ask: Ask) -> "Needs":
+        need = ask.demand.need.copy()
+        bits = np.zeros(len(need), dtype=np.int64)
+        reasons: list[Reason] = []
+        unknown = 0
+        for name in (*ask.demand.columns, *ask.demand.unknown):
+            column = ask.demand.columns.get(name)
+            if self._ignores(name):
+                if column is not None:
+                    need[column] = NOT_ASKED
+                continue
+            if column is None:
+                unknown |= 1 << len(reasons)
+            else:
+                bits[column] = 1 << len(reasons)
+            text = "Too many pods" if name == "pods" else f"Insufficient {name}"
+            reasons.append(Reason(text, True, FREED))
+        return Needs(need, bits, unknown, tuple(reasons))
+
+    def _ignores(self, name: str) -> bool:
+        if name in NATIVE or "/" not in name:
+            return False
+        group = name.split("/")[0]
+        return name in self._args.ignored_resources or group in self._args.ignored_resource_groups
+
+
+class NodeResourcesBalancedAllocation:
+    """Scores nodes whose cpu and memory would be used more evenly with the pod than without."""
+
+    name = "NodeResourcesBalancedAllocation"
+    reads = Reads.LOAD
+    Args = BalancedArgs
+
+    def __init__(self, args: BalancedArgs = BalancedArgs()) -> None:  # noqa: B008
+        self._resources = args.resources
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        asked = ask.demand.memo.get(self)
+        if asked is None:
+            asked = scored_columns(self._resources, ask, view.cluster, real=True)
+            ask.demand.memo[self] = asked
+        if asked.best_effort:
+            return None
+        capacity = view.allocatable[:, asked.where]
+        used = capacity - view.free[:, asked.where]
+        if asked.width == 2 and capacity.size and capacity.min() > 0:
+            both = used + asked.with_and_without  # (with, without) × rows × resources
+            fractions = np.minimum(both / capacity, 1.0)
+            deviation = np.abs((fractions[..., 0] - fractions[..., 1]) / 2)
+            balance = ((1 - deviation) * MAX_SCORE).astype(np.int64)
+            gain = balance[0] - balance[1]
+        else:
+            gain = balance_of(used + asked.request, capacity) - balance_of(used, capacity)
+        return (gain + 3 * MAX_SCORE // 2) >> 1
+
+
+class Needs(Struct, frozen=True):
+    """What NodeResourcesFit compares for one demand."""
+
+    need: Ints
+    bits: Ints  # per column the bit of its reason
+    unknown: int  # the bits of resources that no node has
+    reasons: tuple[Reason, ...]
+
+
+class Scored(Struct, frozen=True):
+    """The resources that a score looks at, for one demand."""
+
+    where: slice | list[int]  # columns
+    width: int
+    request: Ints
+    weights: Ints
+    weight: int  # their sum
+    best_effort: bool  # requests none of the configured resources
+
+    @property
+    def with_and_without(self) -> Ints:
+        return np.stack((self.request, np.zeros_like(self.request)))[:, np.newaxis]
+
+
+def scored_columns(
+    resources: tuple[Resource, ...], ask: Ask, cluster: Cluster, *, real: bool
+) -> Scored:
+    """`real`: cpu and memory as requested; otherwise with defaults where nothing is requested."""
+    requests = dict(ask.row.requests if real else ask.row.scored)
+    scored_at = {} if real else {"cpu": SCORED_CPU, "memory": SCORED_MEMORY}
+    columns, amounts, weights, best_effort = [], [], [], True
+    for resource in resources:
+        name = resource.name
+        amount = requests.get(name, 0)
+        best_effort = best_effort and amount == 0
+        column = scored_at.get(name, cluster.resource_columns.get(name))
+        if column is None or (amount == 0 and name not in NATIVE):
+            continue  # scalar resources count only for pods that ask for them
+        columns.append(column)
+        amounts.append(amount)
+        weights.append(resource.weight)
+    adjacent = columns == list(range(columns[0], columns[0] + len(columns))) if columns else False
+    return Scored(
+        where=slice(columns[0], columns[-1] + 1) if adjacent else columns,
+        width=len(columns),
+        request=np.array(amounts, dtype=np.int64),
+        weights=np.array(weights, dtype=np.int64),
+        weight=sum(weights),
+        best_effort=best_effort,
+    )
+
+
+def balance_of(used: Ints, capacity: Ints) -> Ints:
+    """100 minus the deviation of the used fractions, over the resources that the node has."""
+    present = capacity > 0
+    fractions = np.where(present, np.minimum(used / np.maximum(capacity, 1), 1.0), 0.0)
+    count = present.sum(axis=1)
+    at_least_1 = np.maximum(count, 1)
+    mean = running_sum(fractions) / at_least_1
+    squares = np.where(present, (fractions - mean[:, np.newaxis]) ** 2, 0.0)
+    deviation = np.sqrt(running_sum(squares) / at_least_1)
+    rows = np.arange(len(used))
+    if fractions.shape[1]:
+        first = fractions[rows, present.argmax(axis=1)]
+        last = fractions[rows, present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)]
+        deviation = np.where(count == 2, np.abs((first - last) / 2), deviation)
+    deviation = np.where(count < 2, 0.0, deviation)
+    return ((1 - deviation) * MAX_SCORE).astype(np.int64)
+
+
+def running_sum(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Adds column by column, in the order in which kube-scheduler adds."""
+    total = np.zeros(len(columns))
+    for column in columns.T:
+        total = total + column
+    return total
+
+
+def shape_table(shape: tuple[Point, ...]) -> Ints:
+    """Per whole percent of utilization the score, linear between the points."""
+    table = np.zeros(101, dtype=np.int64)
+    points = [(p.utilization, p.score * 10) for p in shape]
+    for percent in range(101 if points else 0):
+        after = next((i for i, (at, _) in enumerate(points) if percent <= at), None)
+        if after is None:
+            table[percent] = points[-1][1]
+        elif after == 0:
+            table[percent] = points[0][1]
+        else:
+            (x0, y0), (x1, y1) = points[after - 1], points[after]
+            rise = (y1 - y0) * (percent - x0)
+            table[percent] = y0 + (rise // (x1 - x0) if rise >= 0 else -(-rise // (x1 - x0)))
+    return table
+
+
+_: type[Filter] = NodeResourcesFit
+__: type[Hopeless] = NodeResourcesFit
+___: tuple[type[Score], ...] = (NodeResourcesFit, NodeResourcesBalancedAllocation)

@@ -1,0 +1,184 @@
+"""Topology spread constraints, hard and soft.
+
+Hard: on a node, the matching pods of its domain plus the newcomer may exceed the emptiest
+domain's by at most maxSkew. Soft: the fewer matching pods in the domain, the better. Which nodes
+count follows the newcomer's own affinity and tolerations, so the sums per domain are kept per
+row key, beside the pod's terms, and follow the logs.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayplan.core.model.pods import RowKey, Spread
+from bayplan.core.model.verdicts import EventKind, Reason
+from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
+from bayplan.core.plugins.node_affinity import required
+from bayplan.core.plugins.taints import untolerated
+from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.terms import EligibleSums, OwnTerms, Term
+from bayplan.core.state.view import View
+
+HOSTNAME = "kubernetes.io/hostname"
+TOO_SKEWED, NO_LABEL = 1, 2
+KEPT_KEYS = 64  # row keys per set of terms
+HELPED_BY = frozenset(
+    {
+        EventKind.NODE_ADDED,
+        EventKind.NODE_CHANGED,
+        EventKind.POD_PLACED,
+        EventKind.POD_GONE,
+        EventKind.POD_RELABELLED,
+    }
+)
+
+
+class PodTopologySpread:
+    """Refuses nodes whose domain would hold too many of the pods that a constraint selects."""
+
+    name = "PodTopologySpread"
+    reads = Reads.CLUSTER
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        own = ask.own
+        if own is None or not any(spread.hard for spread, _ in own.spread):
+            return None
+        codes = np.zeros(len(view), dtype=np.int64)
+        for (spread, _), sums in zip(
+            of_kind(own, hard=True), kept_sums(ask, view.cluster, hard=True), strict=True
+        ):
+            _, domains = view.labels(spread.topology_key)
+            counted = sums.nodes > 0
+            counted[0] = False
+            domain_count = int(np.count_nonzero(counted))
+            least = 0
+            if domain_count and domain_count >= spread.min_domains:
+                least = int(sums.sums[counted].min())
+            itself = spread.selector is not None and spread.selector.matches(ask.pod.labels)
+            verdicts = np.where(sums.sums + int(itself) - least > spread.max_skew, TOO_SKEWED, 0)
+            if len(verdicts) < len(view.cluster.column(spread.topology_key).values):
+                empty = TOO_SKEWED if int(itself) - least > spread.max_skew else 0
+                spare = len(view.cluster.column(spread.topology_key).values) - len(verdicts)
+                verdicts = np.concatenate((verdicts, np.full(spare, empty)))
+            verdicts[0] = NO_LABEL
+            codes = np.where(codes == 0, verdicts[domains], codes)
+        return codes
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]:
+        text = "node(s) didn't match pod topology spread constraints"
+        return (
+            Reason(text, True, HELPED_BY),
+            Reason(f"{text} (missing required label)", False, HELPED_BY),
+        )
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        own = ask.own
+        if own is None or all(spread.hard for spread, _ in own.spread):
+            return None
+        cluster = view.cluster
+        feasible = np.ones(len(view), dtype=np.bool_) if view.feasible is None else view.feasible
+        soft = of_kind(own, hard=False)
+        domains = [view.labels(spread.topology_key)[1] for spread, _ in soft]
+        scored = feasible & np.logical_and.reduce([codes != 0 for codes in domains])
+        raw = np.zeros(len(view))
+        sums = kept_sums(ask, cluster, hard=False)
+        for (spread, term), codes, kept in zip(soft, domains, sums, strict=True):
+            if spread.topology_key == HOSTNAME:
+                size = int(np.count_nonzero(scored))
+                counts = per_row(term, cluster)[view.row_numbers]
+            else:
+                present = np.zeros(len(cluster.column(spread.topology_key).values), dtype=np.bool_)
+                present[codes[scored]] = True
+                size = int(np.count_nonzero(present))
+                counts = padded(kept.sums, len(present))[codes]
+            raw = raw + (counts * math.log(size + 2) + (spread.max_skew - 1))
+        whole = np.floor(raw)
+        rounded = (whole + (raw - whole >= 0.5)).astype(np.int64)
+        return normalised(rounded, scored)
+
+
+def normalised(raw: Ints, scored: Mask) -> Ints:
+    """Fewer is better: 100 for the least, 0 for rows that are not scored."""
+    if not scored.any():
+        return np.zeros(len(raw), dtype=np.int64)
+    low = int(raw.min(where=scored, initial=np.iinfo(np.int64).max))
+    high = int(raw.max(where=scored, initial=0))
+    if high == 0:
+        return np.where(scored, MAX_SCORE, 0)
+    return np.where(scored, MAX_SCORE * (high + low - raw) // high, 0)
+
+
+def of_kind(own: OwnTerms, *, hard: bool) -> list[tuple[Spread, Term]]:
+    return [(spread, term) for spread, term in own.spread if spread.hard is hard]
+
+
+def per_row(term: Term, cluster: Cluster) -> Ints:
+    """Matching pods per row, eligible or not."""
+    counts = np.zeros(len(cluster.nodes), dtype=np.int64)
+    by_row = term.matched.by_row
+    rows = np.fromiter(by_row.keys(), dtype=np.intp, count=len(by_row))
+    counts[rows] = np.fromiter(by_row.values(), dtype=np.int64, count=len(by_row))
+    return counts
+
+
+def padded(sums: Ints, size: int) -> Ints:
+    return sums if len(sums) >= size else np.concatenate((sums, np.zeros(size - len(sums), int)))
+
+
+def kept_sums(ask: Ask, cluster: Cluster, *, hard: bool) -> list[EligibleSums]:
+    """The sums per domain for each constraint of the kind, brought up to date."""
+    own = ask.own
+    assert own is not None
+    spreads = of_kind(own, hard=hard)
+    key = (ask.row, hard)
+    kept = own.sums.get(key)
+    if kept is None:
+        if len(own.sums) >= 2 * KEPT_KEYS:
+            own.forget_sums()
+        kept = own.sums[key] = [EligibleSums(term, len(cluster.nodes)) for _, term in spreads]
+    for (spread, _), sums in zip(spreads, kept, strict=True):
+        refresh(sums, ask.row, spread, [s.topology_key for s, _ in spreads], cluster)
+    return kept
+
+
+def refresh(
+    sums: EligibleSums, row: RowKey, spread: Spread, keys: list[str], cluster: Cluster
+) -> None:
+    log = cluster.static_log
+    if sums.position == log.head:
+        return
+    rows = log.since(sums.position) if sums.position >= 0 else None
+    whole = rows is None or len(rows) > cluster.height // 8
+    whole = whole or len(sums.domain) < len(cluster.nodes)
+    view = View(cluster, None if whole else rows)
+    domains = eligible_domains(row, spread, keys, view)
+    if whole:
+        full = np.zeros(len(cluster.nodes), dtype=np.int32)
+        full[: len(domains)] = domains
+        sums.rebuild(full, len(cluster.column(spread.topology_key).values))
+    else:
+        for at, code in zip(view.row_numbers, domains, strict=True):
+            sums.move(int(at), int(code))
+    sums.position = log.head
+
+
+def eligible_domains(
+    row: RowKey, spread: Spread, keys: list[str], view: View
+) -> NDArray[np.int32]:
+    """Per row its domain's code, 0 where the node does not count for this pod."""
+    eligible = view.alive.copy()
+    for key in keys:
+        eligible &= view.labels(key)[1] != 0
+    if spread.honor_affinity and (matched := required(row, view)) is not None:
+        eligible &= matched
+    if spread.honor_taints and (tainted := untolerated(row.tolerations, view)) is not None:
+        eligible &= tainted == 0
+    domains: NDArray[np.int32] = np.where(eligible, view.labels(spread.topology_key)[1], 0)
+    return domains
+
+
+_: type[Filter] = PodTopologySpread
+__: type[Score] = PodTopologySpread

@@ -1,0 +1,82 @@
+"""Small array tools: typed names for arrays, a ring of changed rows, interned values.
+
+Nothing here knows what the rows mean.
+"""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int64]  # per row a bit set over a plugin's reasons; 0 passes
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+T = TypeVar("T", bound=Hashable)
+
+
+def grown(array: NDArray[np.generic], rows: int) -> NDArray[np.generic]:
+    """The same array with room for more rows; the new ones are zero."""
+    wider = np.zeros((rows, *array.shape[1:]), dtype=array.dtype)
+    wider[: array.shape[0]] = array
+    return wider
+
+
+class RowLog:
+    """The rows that changed, in order, as a ring. A reader remembers how far it has read.
+
+    Each entry is written twice, `SIZE` apart, so that any window is one slice.
+    """
+
+    SIZE = 1 << 14
+
+    def __init__(self) -> None:
+        self.head = 0
+        self._rows: Rows = np.zeros(2 * self.SIZE, dtype=np.intp)
+
+    def append(self, row: int) -> None:
+        at = self.head & (self.SIZE - 1)
+        self._rows[at] = row
+        self._rows[at + self.SIZE] = row
+        self.head += 1
+
+    def since(self, position: int) -> Rows | None:
+        """The rows after `position`, with repeats, or None when the ring has moved past it."""
+        count = self.head - position
+        if count > self.SIZE:
+            return None
+        at = position & (self.SIZE - 1)
+        return self._rows[at : at + count]
+
+
+class Interner(Generic[T]):
+    """Values as small numbers, counted. Code 0 means "none" and is never given out.
+
+    A value that nobody uses keeps its number unless it was the last, so that undoing the latest
+    change restores the numbering exactly.
+    """
+
+    def __init__(self) -> None:
+        self.codes: dict[T, int] = {}
+        self.values: list[T | None] = [None]
+        self.users: list[int] = [0]
+
+    def acquire(self, value: T) -> int:
+        code = self.codes.get(value)
+        if code is None:
+            code = self.codes[value] = len(self.values)
+            self.values.append(value)
+            self.users.append(0)
+        self.users[code] += 1
+        return code
+
+    def release(self, code: int) -> None:
+        self.users[code] -= 1
+        if not self.users[code] and code == len(self.values) - 1:
+            del self.codes[self.values.pop()]  # type: ignore[arg-type]
+            self.users.pop()
+
+    def __len__(self) -> int:
+        return len(self.values)

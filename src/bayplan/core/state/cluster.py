@@ -1,0 +1,456 @@
+"""The cluster as columns: one row per node, one array per fact.
+
+Everything that a placement changes lives here, so that a trial can put it back. Every change is
+one of a few operations, each with an exact inverse; a trial is the list of inverses since it
+began. Nothing here knows Kubernetes, the clock, or why a pod was placed.
+
+    seen ──assume──▶ assumed ──confirm──▶ running ──gone──▶ (forgotten)
+                        └──── forget ────▶ seen
+
+The columns of `free` and `allocatable` are `SCORED_CPU` and `SCORED_MEMORY` (what scores count,
+where containers that request nothing get defaults), then `PODS`, `CPU`, `MEMORY`, `STORAGE`, then
+one per other resource in the order of first sight.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import HostPort, Pod, PodTerms, RowKey
+from bayplan.core.model.selectors import Taint
+from bayplan.core.state.arrays import Interner, Ints, Mask, RowLog, grown
+from bayplan.core.state.labels import LabelColumn, LabelColumns
+from bayplan.core.state.podindex import PodIndex
+from bayplan.core.state.terms import OwnTerms, Term, TermTable
+
+SCORED_CPU, SCORED_MEMORY, PODS, CPU, MEMORY, STORAGE = range(6)
+NOT_ASKED = np.iinfo(np.int64).min  # no node has less free than this
+KEPT_DEMANDS = 1 << 16
+
+
+class Demand(Struct, frozen=True):
+    """A row key's amounts in the order of the resource columns."""
+
+    need: Ints  # what must be free; NOT_ASKED where nothing is asked
+    take: Ints  # what a placement takes; 0 where nothing
+    columns: dict[str, int]  # the asked resources that have a column, pods first
+    unknown: tuple[str, ...]  # asked resources that no node has ever had
+    memo: dict[object, Any]  # what plugins derive from it once
+
+
+class Resident(Struct, gc=False):
+    """A pod on a row, with what was counted for it."""
+
+    pod: Pod
+    row: int
+    matched: tuple[Term, ...]
+    own: OwnTerms | None
+
+
+class Cluster:
+    """The one owner of the cluster's state."""
+
+    # Not state: logs only grow, versions only rise, and the rest is derived on demand.
+    NOT_STATE = ("static_log", "load_log", "version", "image_versions", "_demands", "_undo")
+
+    def __init__(self, rows: int = 64) -> None:
+        width = 8
+        self.height = 0  # rows in use are below
+        self.vacant: list[int] = []  # rows below `height` without a node
+        self.rows: dict[str, int] = {}  # by node name
+        self.nodes: list[Node | None] = [None] * rows
+        self.residents: list[dict[str, Resident]] = [{} for _ in range(rows)]  # by uid
+        self.resources: list[str] = ["", "", "pods", "cpu", "memory", "ephemeral-storage"]
+        self.resource_columns: dict[str, int] = {n: i for i, n in enumerate(self.resources) if n}
+        self.allocatable: Ints = np.zeros((rows, width), dtype=np.int64)  # rows × resources
+        self.free: Ints = np.zeros((rows, width), dtype=np.int64)  # rows × resources
+        self.alive: Mask = np.zeros(rows, dtype=np.bool_)
+        self.unschedulable: Mask = np.zeros(rows, dtype=np.bool_)
+        self.unreadable: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)  # unreadable pods
+        self.taints: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)  # codes of taint_sets
+        self.hashes: NDArray[np.uint32] = np.zeros(rows, dtype=np.uint32)  # of the node's uid
+        self.taint_sets: Interner[tuple[Taint, ...]] = Interner()
+        self.labels = LabelColumns()
+        self.images: dict[str, dict[int, int]] = {}  # by name: row → size in bytes
+        self.ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}  # (protocol, port): row → ip → pods
+        self.pods: dict[str, Resident] = {}  # by uid
+        self.orphans: dict[str, dict[str, Pod]] = {}  # bound to a node that is not here: by node, uid
+        self.closed: dict[str, set[str]] = {}  # node name: uids of unreadable pods
+        self.index = PodIndex()
+        self.terms = TermTable()
+        self.static_log = RowLog()
+        self.load_log = RowLog()
+        self.version = 0
+        self.image_versions: dict[str, int] = {}  # by name; rises when its holders change
+        self._demands: dict[RowKey, Demand] = {}
+        self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
+
+    # ---- reading
+
+    @property
+    def node_count(self) -> int:
+        return len(self.rows)
+
+    def column(self, key: str) -> LabelColumn:
+        return self.labels.column(key, self.nodes, len(self.nodes))
+
+    def demand(self, key: RowKey) -> Demand:
+        """The row key's amounts as vectors; kept, since pods of one template share the key."""
+        demand = self._demands.get(key)
+        if demand is None:
+            if len(self._demands) >= KEPT_DEMANDS:
+                self._demands.clear()
+            demand = self._demands[key] = self._demand(key)
+        return demand
+
+    def _demand(self, key: RowKey) -> Demand:
+        width = self.free.shape[1]
+        need = np.full(width, NOT_ASKED, dtype=np.int64)
+        take = np.zeros(width, dtype=np.int64)
+        need[PODS] = take[PODS] = 1
+        take[SCORED_CPU], take[SCORED_MEMORY] = key.scored_placed
+        columns, unknown = {"pods": PODS}, []
+        for name, amount in key.requests:
+            column = self.resource_columns.get(name)
+            if column is None:
+                unknown.append(name)
+            else:
+                need[column] = take[column] = amount
+                columns[name] = column
+        by_column = dict(sorted(columns.items(), key=lambda item: item[1]))
+        return Demand(need, take, by_column, tuple(unknown), {})
+
+    # ---- operations: the only writers
+
+    def add_node(self, node: Node) -> int:
+        """A new node; pods that were bound to it before it came are placed on it."""
+        row = self.vacant[-1] if self.vacant else self.height
+        self._add_node(node, row)
+        for pod in list(self.orphans.get(node.name, {}).values()):
+            self._unorphan(pod)
+            self._place(pod, row)
+        return row
+
+    def update_node(self, node: Node) -> None:
+        self._update_node(self.rows[node.name], node)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone; pods bound to it are kept until they go too."""
+        row = self.rows[name]
+        for resident in list(self.residents[row].values()):
+            self._remove(resident.pod.uid)
+            self._orphan(replace(resident.pod, node=name))
+        self._remove_node(row)
+
+    def place(self, pod: Pod, name: str) -> None:
+        """The pod uses the node from here on; where the node is not known, it waits for it."""
+        row = self.rows.get(name)
+        if row is None:
+            self._orphan(replace(pod, node=name))
+        else:
+            self._place(pod, row)
+
+    def remove(self, uid: str) -> None:
+        if uid in self.pods:
+            self._remove(uid)
+            return
+        for orphans in self.orphans.values():
+            if uid in orphans:
+                self._unorphan(orphans[uid])
+                return
+        raise KeyError(uid)
+
+    def close_node(self, name: str, uid: str) -> None:
+        """Nothing more is placed on the node while the unreadable pod is there."""
+        self.closed.setdefault(name, set()).add(uid)
+        self._recount_unreadable(name)
+
+    def open_node(self, name: str, uid: str) -> None:
+        uids = self.closed.get(name, set())
+        uids.discard(uid)
+        if not uids:
+            self.closed.pop(name, None)
+        self._recount_unreadable(name)
+
+    def set_namespace(self, name: str, labels: dict[str, str] | None) -> None:
+        """The namespace's labels, or None when it is gone."""
+        before = self.terms.namespaces.get(name)
+        if before == labels:
+            return
+        affected = self._by_namespace_selector(name)
+        for resident in affected:
+            self._count(resident, -1)
+        if labels is None:
+            del self.terms.namespaces[name]
+        else:
+            self.terms.namespaces[name] = labels
+        for resident in affected:
+            resident.matched = self.terms.counting(resident.pod)
+            self._count(resident, 1)
+        self._done(self.set_namespace, name, before)
+
+    def acquire_terms(self, terms: PodTerms) -> OwnTerms:
+        """Resolve a pod's own terms and keep their counts until they are released."""
+        return self.terms.acquire(terms, self._fill)
+
+    def release_terms(self, own: OwnTerms) -> None:
+        self.terms.release(own, self._empty)
+
+    # ---- trials
+
+    @contextmanager
+    def trial(self) -> Iterator["Trial"]:
+        """Operations inside are undone at the end unless the trial is kept. Trials nest."""
+        outermost = self._undo is None
+        if self._undo is None:
+            self._undo = []
+        trial = Trial(self, len(self._undo), len(self.resources))
+        try:
+            yield trial
+        finally:
+            trial.close()
+            if outermost:
+                self._undo = None
+
+    def undo_to(self, mark: int, resources: int) -> None:
+        undo = self._undo
+        assert undo is not None
+        self._undo = None  # undoing is not itself recorded
+        while len(undo) > mark:
+            inverse, arguments = undo.pop()
+            inverse(*arguments)
+        for name in self.resources[resources:]:
+            del self.resource_columns[name]
+            self._demands.clear()
+        del self.resources[resources:]
+        self._undo = undo
+
+    def _done(self, inverse: Callable[..., Any], *arguments: Any) -> None:
+        self.version += 1
+        if self._undo is not None:
+            self._undo.append((inverse, arguments))
+
+    # ---- operations on one row, each with its inverse
+
+    def _place(self, pod: Pod, row: int) -> None:
+        demand = self.demand(pod.row)
+        if demand.unknown:
+            self._add_resources(demand.unknown)
+            demand = self.demand(pod.row)
+        free = self.free[row]
+        np.subtract(free, demand.take, out=free)
+        own = None if pod.terms is None else self.acquire_terms(pod.terms)
+        resident = Resident(pod, row, self.terms.counting(pod), own)
+        self.pods[pod.uid] = resident
+        self.residents[row][pod.uid] = resident
+        if resident.matched:
+            self._count(resident, 1)
+        if own is not None:
+            own.own(row, 1)
+        if pod.row.ports:
+            self._use_ports(row, pod.row.ports, 1)
+        self.index.add(pod)
+        self.load_log.append(row)
+        self._done(self._remove, pod.uid)
+
+    def _remove(self, uid: str) -> None:
+        resident = self.pods.pop(uid)
+        pod, row = resident.pod, resident.row
+        free = self.free[row]
+        np.add(free, self.demand(pod.row).take, out=free)
+        del self.residents[row][uid]
+        if resident.matched:
+            self._count(resident, -1)
+        self.index.remove(pod)
+        if resident.own is not None:
+            resident.own.own(row, -1)
+            self.release_terms(resident.own)
+        if pod.row.ports:
+            self._use_ports(row, pod.row.ports, -1)
+        self.load_log.append(row)
+        self._done(self._place, pod, row)
+
+    def _orphan(self, pod: Pod) -> None:
+        self.orphans.setdefault(pod.node, {})[pod.uid] = pod
+        self._done(self._unorphan, pod)
+
+    def _unorphan(self, pod: Pod) -> None:
+        waiting = self.orphans[pod.node]
+        del waiting[pod.uid]
+        if not waiting:
+            del self.orphans[pod.node]
+        self._done(self._orphan, pod)
+
+    def _add_node(self, node: Node, row: int) -> None:
+        if row == self.height:
+            self.height += 1
+            if row == len(self.nodes):
+                self._grow(2 * row)
+        else:
+            assert self.vacant.pop() == row
+        self.rows[node.name] = row
+        self.alive[row] = True
+        self.hashes[row] = zlib.crc32(node.uid.encode())
+        self._write_node(row, None, node)
+        self._recount_unreadable(node.name)
+        self._done(self._remove_node, row)
+
+    def _remove_node(self, row: int) -> None:
+        node = self.nodes[row]
+        assert node is not None
+        assert not self.residents[row]
+        self._write_node(row, node, None)
+        self.hashes[row] = 0
+        self.alive[row] = False
+        self.unreadable[row] = 0
+        del self.rows[node.name]
+        if row == self.height - 1:
+            self.height -= 1
+        else:
+            self.vacant.append(row)
+        self._done(self._add_node, node, row)
+
+    def _update_node(self, row: int, node: Node) -> None:
+        old = self.nodes[row]
+        assert old is not None
+        self._write_node(row, old, node)
+        self._done(self._update_node, row, old)
+
+    def _write_node(self, row: int, old: Node | None, new: Node | None) -> None:
+        self.nodes[row] = new
+        for key, before in self.labels.put(row, old, new):
+            self.terms.relabelled(row, self.labels.columns[key], before)
+        self._write_allocatable(row, old, new)
+        taints = self.taint_sets.acquire(new.taints) if new is not None and new.taints else 0
+        if self.taints[row]:
+            self.taint_sets.release(int(self.taints[row]))
+        self.taints[row] = taints
+        self.unschedulable[row] = new is not None and new.unschedulable
+        self._write_images(row, old, new)
+        if old is None or new is None or static_facts(old) != static_facts(new):
+            self.static_log.append(row)
+        self.load_log.append(row)
+
+    def _write_allocatable(self, row: int, old: Node | None, new: Node | None) -> None:
+        amounts = new.allocatable if new is not None else {}
+        self._add_resources([name for name in amounts if name not in self.resource_columns])
+        before = self.allocatable[row].copy()
+        line = self.allocatable[row]
+        line[:] = 0
+        for name, amount in amounts.items():
+            line[self.resource_columns[name]] = amount
+        line[SCORED_CPU], line[SCORED_MEMORY] = line[CPU], line[MEMORY]
+        self.free[row] += line - before
+
+    def _write_images(self, row: int, old: Node | None, new: Node | None) -> None:
+        if old is not None and new is not None and old.images == new.images:
+            return
+        for name in (name for image in (old.images if old else ()) for name in image.names):
+            holders = self.images.get(name)
+            if holders is not None and holders.pop(row, None) is not None and not holders:
+                del self.images[name]
+            self.image_versions[name] = self.image_versions.get(name, 0) + 1
+        for image in new.images if new else ():
+            for name in image.names:
+                self.images.setdefault(name, {})[row] = image.size_bytes
+                self.image_versions[name] = self.image_versions.get(name, 0) + 1
+
+    def _recount_unreadable(self, name: str) -> None:
+        row = self.rows.get(name)
+        if row is not None:
+            self.unreadable[row] = len(self.closed.get(name, ()))
+            self.static_log.append(row)
+            self.load_log.append(row)
+
+    def _use_ports(self, row: int, ports: tuple[HostPort, ...], sign: int) -> None:
+        for port in ports:
+            rows = self.ports.setdefault((port.protocol, port.port), {})
+            ips = rows.setdefault(row, {})
+            ips[port.ip] = ips.get(port.ip, 0) + sign
+            if not ips[port.ip]:
+                del ips[port.ip]
+                if not ips:
+                    del rows[row]
+                    if not rows:
+                        del self.ports[port.protocol, port.port]
+
+    # ---- terms
+
+    def _count(self, resident: Resident, sign: int) -> None:
+        for term in resident.matched:
+            term.add_matched(resident.row, sign)
+
+    def _fill(self, term: Term) -> None:
+        """Count the placed pods that a new term matches."""
+        for uid in self.index.candidates(term.key.parts[0].selector, self.pods):
+            resident = self.pods[uid]
+            if term.counts(resident.pod, self.terms.namespaces):
+                resident.matched += (term,)
+                term.add_matched(resident.row, 1)
+
+    def _empty(self, term: Term) -> None:
+        """Forget a dropped term on the pods that it counted."""
+        for row in term.matched.by_row:
+            for resident in self.residents[row].values():
+                if term in resident.matched:
+                    resident.matched = tuple(t for t in resident.matched if t is not term)
+
+    def _by_namespace_selector(self, namespace: str) -> list[Resident]:
+        """The pods of a namespace, if any term looks at namespace labels."""
+        if not any(
+            part.namespace_selector is not None and part.namespace_selector.requirements
+            for key in self.terms.terms
+            for part in key.parts
+        ):
+            return []
+        return [r for r in self.pods.values() if r.pod.namespace == namespace]
+
+    # ---- room
+
+    def _grow(self, rows: int) -> None:
+        more = rows - len(self.nodes)
+        self.nodes += [None] * more
+        self.residents += [{} for _ in range(more)]
+        for name in ("allocatable", "free", "alive", "unschedulable", "unreadable", "taints", "hashes"):
+            setattr(self, name, grown(getattr(self, name), rows))
+        self.labels.grow(rows)
+
+    def _add_resources(self, names: Iterable[str]) -> None:
+        for name in names:
+            column = self.resource_columns[name] = len(self.resources)
+            self.resources.append(name)
+            self._demands.clear()
+            if column == self.free.shape[1]:
+                spare = np.zeros((len(self.nodes), 8), dtype=np.int64)
+                self.free = np.hstack((self.free, spare))
+                self.allocatable = np.hstack((self.allocatable, spare))
+
+
+def static_facts(node: Node) -> tuple[object, ...]:
+    """What static plugins read of a node."""
+    return (node.labels, node.taints, node.unschedulable)
+
+
+class Trial:
+    """What was done since the trial began. Dropped at its end unless kept."""
+
+    def __init__(self, cluster: Cluster, mark: int, resources: int) -> None:
+        self._cluster = cluster
+        self._mark = mark
+        self._resources = resources
+        self._kept = False
+
+    def keep(self) -> None:
+        """What was done so far stays; an outer trial can still undo it."""
+        self._kept = True
+
+    def close(self) -> None:
+        if not self._kept:
+            self._cluster.undo_to(self._mark, self._resources)

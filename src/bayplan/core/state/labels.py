@@ -1,0 +1,92 @@
+"""Node labels as columns of value codes; a label key gets its column when it is first asked for."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.selectors import Requirement, base10
+from bayplan.core.state.arrays import Interner, Mask, grown
+
+
+class LabelColumn:
+    """One label key over all rows: the code of its value, 0 where the node lacks the label."""
+
+    def __init__(self, key: str, rows: int) -> None:
+        self.key = key
+        self.codes: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
+        self.values: Interner[str] = Interner()
+
+    def grow(self, rows: int) -> None:
+        self.codes = grown(self.codes, rows)  # type: ignore[assignment]
+
+    def put(self, row: int, value: str | None) -> None:
+        old = int(self.codes[row])
+        self.codes[row] = 0 if value is None else self.values.acquire(value)
+        if old:
+            self.values.release(old)
+
+    def numbers(self) -> tuple[NDArray[np.int64], Mask]:
+        """Per code the value as an int64, and whether it is one."""
+        parsed = [None if value is None else base10(value) for value in self.values.values]
+        valid = np.array([number is not None for number in parsed])
+        return np.array([number or 0 for number in parsed], dtype=np.int64), valid
+
+    def matches(self, requirement: Requirement, codes: NDArray[np.int32]) -> Mask:
+        """Which of the given codes satisfy the requirement."""
+        match requirement.op:
+            case "Exists":
+                return codes != 0
+            case "DoesNotExist":
+                return codes == 0
+            case "In" | "NotIn":
+                wanted = [
+                    code for v in requirement.values if (code := self.values.codes.get(v, 0))
+                ]
+                if not wanted:
+                    found: Mask = np.zeros(len(codes), dtype=np.bool_)
+                elif len(wanted) == 1:
+                    found = codes == wanted[0]
+                else:
+                    table = np.zeros(len(self.values), dtype=np.bool_)
+                    table[wanted] = True
+                    found = table[codes]
+                return found if requirement.op == "In" else ~found
+        bound = base10(requirement.values[0])
+        if bound is None:
+            return np.zeros(len(codes), dtype=np.bool_)
+        numbers, valid = self.numbers()
+        passing = numbers > bound if requirement.op == "Gt" else numbers < bound
+        table = passing & valid
+        return table[codes]
+
+
+class LabelColumns:
+    """The label columns that somebody asked for."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, LabelColumn] = {}
+
+    def column(self, key: str, nodes: list[Node | None], rows: int) -> LabelColumn:
+        column = self.columns.get(key)
+        if column is None:
+            column = self.columns[key] = LabelColumn(key, rows)
+            for row, node in enumerate(nodes):
+                if node is not None and (value := node.labels.get(key)) is not None:
+                    column.put(row, value)
+        return column
+
+    def grow(self, rows: int) -> None:
+        for column in self.columns.values():
+            column.grow(rows)
+
+    def put(self, row: int, old: Node | None, new: Node | None) -> Iterable[tuple[str, int]]:
+        """Move a row's labels from the old node's to the new one's; yields (key, code before)."""
+        for key, column in self.columns.items():
+            was = old.labels.get(key) if old is not None else None
+            now = new.labels.get(key) if new is not None else None
+            if was != now:
+                before = int(column.codes[row])
+                column.put(row, now)
+                yield key, before

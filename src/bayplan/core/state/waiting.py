@@ -1,0 +1,210 @@
+"""The pods that wait, kept by key: pods that would get the same verdict wait as one group.
+
+An event wakes a group, not its pods. When one pod of a group is refused, its equals are refused
+with it and the group sleeps until an event that could help. A refused pod rests for 1 s, doubling
+to 10 s, and its equals may be tried meanwhile. Time is an argument.
+"""
+
+from collections.abc import Hashable, Iterable
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import EventKind, Refusal
+from bayplan.core.state.terms import OwnTerms
+
+FIRST_REST_S = 1.0
+LONGEST_REST_S = 10.0
+LONGEST_SLEEP_S = 300.0  # kube-scheduler also retries after 5 minutes, whatever happened
+REST = -1  # a timer for pods that rest, not for a group that sleeps
+SortKey = tuple[float, ...]
+
+
+class Waiter(Struct, gc=False):
+    """A pod that waits."""
+
+    pod: Pod
+    sort: SortKey
+    arrival: int
+    own: OwnTerms | None = None
+    attempts: int = 0
+    rested_at: float = 0.0  # not tried again before
+    told: frozenset[str] = frozenset()  # the reasons that were last reported
+
+
+class Group:
+    """Pods of one key and priority."""
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.members: dict[str, Waiter] = {}  # by uid
+        self.awake: list[tuple[SortKey, int, str]] = []  # heap; entries may be stale
+        self.resting: list[tuple[float, int, str]] = []  # heap; entries may be stale
+        self.refusal: Refusal | None = None  # set while the group sleeps
+        self.naps = 0  # counts the sleeps, so that old timers are known
+        self.told: frozenset[str] = frozenset()  # the reasons that all but newcomers were told
+        self.newcomers: list[str] = []  # uids
+
+    def next_awake(self) -> Waiter | None:
+        while self.awake:
+            _, arrival, uid = self.awake[0]
+            waiter = self.members.get(uid)
+            if waiter is not None and waiter.arrival == arrival:
+                return waiter
+            heappop(self.awake)
+        return None
+
+
+class Waiting:
+    """All waiting pods, the order in which to try them, and what wakes them."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, tuple[Waiter, Group]] = {}
+        self.groups: dict[Hashable, Group] = {}
+        self._ready: list[tuple[SortKey, int, Hashable]] = []  # heap; entries may be stale
+        self._timers: list[tuple[float, int, Hashable, int]] = []  # heap: when, ticket, group, nap
+        self._by_kind: dict[EventKind, dict[Hashable, None]] = {kind: {} for kind in EventKind}
+        self._ticket = 0
+
+    def __len__(self) -> int:
+        return len(self.pods)
+
+    def ticket(self) -> int:
+        """A number larger than all before; the arrival of a pod."""
+        self._ticket += 1
+        return self._ticket
+
+    def add(self, waiter: Waiter, key: Hashable, now: float) -> Refusal | None:
+        """The pod waits in the group of `key`. Gives the refusal if the group sleeps."""
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(key)
+        uid = waiter.pod.uid
+        group.members[uid] = waiter
+        group.newcomers.append(uid)
+        self.pods[uid] = (waiter, group)
+        if waiter.rested_at > now:
+            heappush(group.resting, (waiter.rested_at, waiter.arrival, uid))
+            self._timer(waiter.rested_at, group, REST)
+        else:
+            heappush(group.awake, (waiter.sort, waiter.arrival, uid))
+            if group.refusal is None:
+                heappush(self._ready, (waiter.sort, self.ticket(), key))
+        if group.refusal is not None:
+            waiter.told = reasons_of(group.refusal)
+        return group.refusal
+
+    def remove(self, uid: str) -> Waiter:
+        waiter, group = self.pods.pop(uid)
+        del group.members[uid]
+        if not group.members:
+            del self.groups[group.key]
+            if group.refusal is not None:
+                self._unlist(group)
+        return waiter
+
+    def next(self, now: float) -> tuple[Waiter, Group] | None:
+        """The pod to try first. It stays until it is removed, refused or moved."""
+        self._expire(now)
+        while self._ready:
+            sort, _, key = self._ready[0]
+            group = self.groups.get(key)
+            if group is not None and group.refusal is None:
+                waiter = group.next_awake()
+                if waiter is not None and waiter.sort <= sort:
+                    return waiter, group
+                if waiter is not None:
+                    heappush(self._ready, (waiter.sort, self.ticket(), key))
+            heappop(self._ready)
+        return None
+
+    def refuse(self, waiter: Waiter, refusal: Refusal, now: float) -> list[Waiter]:
+        """The pod was refused, and its equals with it. Gives those whose reasons are new."""
+        _, group = self.pods[waiter.pod.uid]
+        self._rest(waiter, group, now)
+        group.refusal = refusal
+        group.naps += 1
+        self._timer(now + LONGEST_SLEEP_S, group, group.naps)
+        for kind in refusal.helped_by:
+            self._by_kind[kind][group.key] = None
+        reasons = reasons_of(refusal)
+        untold = group.newcomers if group.told == reasons else list(group.members)
+        group.told, group.newcomers = reasons, []
+        members = (group.members.get(uid) for uid in untold)
+        news = [member for member in members if member is not None and member.told != reasons]
+        for member in news:
+            member.told = reasons
+        return news
+
+    def rest(self, waiter: Waiter, now: float) -> None:
+        """The pod alone waits for its back-off; its equals may be tried."""
+        _, group = self.pods[waiter.pod.uid]
+        self._rest(waiter, group, now)
+        self._announce(group)
+
+    def wake(self, kinds: Iterable[EventKind], now: float) -> None:
+        """Something happened that could help: groups that waited for it are tried again."""
+        for kind in kinds:
+            keys = self._by_kind[kind]
+            if keys:
+                for key in list(keys):
+                    self._wake(self.groups[key], now)
+
+    def next_time(self) -> float | None:
+        """When something will change by itself; None: never."""
+        return self._timers[0][0] if self._timers else None
+
+    def _rest(self, waiter: Waiter, group: Group, now: float) -> None:
+        waiter.attempts += 1
+        waiter.rested_at = now + min(FIRST_REST_S * 2 ** (waiter.attempts - 1), LONGEST_REST_S)
+        if group.awake and group.awake[0][2] == waiter.pod.uid:
+            heappop(group.awake)
+        heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
+        self._timer(waiter.rested_at, group, REST)
+
+    def _timer(self, at: float, group: Group, nap: int) -> None:
+        heappush(self._timers, (at, self.ticket(), group.key, nap))
+
+    def _expire(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            _, _, key, nap = heappop(self._timers)
+            group = self.groups.get(key)
+            if group is None:
+                continue
+            if nap == REST:
+                if self._rested(group, now) and group.refusal is None:
+                    self._announce(group)
+            elif group.refusal is not None and group.naps == nap:
+                self._wake(group, now)
+
+    def _rested(self, group: Group, now: float) -> bool:
+        """Pods whose rest is over may be tried again."""
+        found = False
+        while group.resting and group.resting[0][0] <= now:
+            at, arrival, uid = heappop(group.resting)
+            waiter = group.members.get(uid)
+            if waiter is not None and waiter.arrival == arrival and waiter.rested_at == at:
+                heappush(group.awake, (waiter.sort, arrival, uid))
+                found = True
+        return found
+
+    def _wake(self, group: Group, now: float) -> None:
+        self._unlist(group)
+        group.refusal = None
+        self._rested(group, now)
+        self._announce(group)
+
+    def _unlist(self, group: Group) -> None:
+        assert group.refusal is not None
+        for kind in group.refusal.helped_by:
+            self._by_kind[kind].pop(group.key, None)
+
+    def _announce(self, group: Group) -> None:
+        waiter = group.next_awake()
+        if waiter is not None:
+            heappush(self._ready, (waiter.sort, self.ticket(), group.key))
+
+
+def reasons_of(refusal: Refusal) -> frozenset[str]:
+    return frozenset(refusal.tallies) or frozenset({refusal.message})

@@ -1,0 +1,189 @@
+"""Kubernetes JSON in, the core's values out; whatever is wrong is one `Unreadable`.
+
+A reader keeps one copy of equal row keys and terms, since pods of one template share them. It
+fills in only what kube-scheduler itself takes for granted; `defaults` does the API server's part.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from sys import intern
+from typing import Any, TypeVar
+
+import msgspec
+
+from bayplan.core.model.nodes import Image, Node
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.quantity import counted
+from bayplan.core.model.requests import is_counted
+from bayplan.core.model.selectors import Taint
+from bayplan.kube import wire
+from bayplan.kube.rows import amounts, row_key
+from bayplan.kube.terms import Wrong, pod_terms
+
+Source = bytes | msgspec.Raw | Mapping[str, Any]
+T = TypeVar("T")
+W = TypeVar("W", bound=wire.Wire)
+
+_MOST_KEPT = 65_536
+_AT = re.compile(r"(?s)(.*) - at `\$\.?(.*)`")
+
+
+class _Loose(msgspec.Struct):
+    metadata: Any = None
+
+
+class Unreadable(ValueError):
+    """An object that cannot be understood: which one, which of its fields, and why."""
+
+    def __init__(self, what: str, field: str, why: str) -> None:
+        super().__init__(": ".join(part for part in (what, field, why) if part))
+        self.what, self.field, self.why = what, field, why
+
+
+class Reader:
+    def __init__(self) -> None:
+        self._kept: dict[Any, Any] = {}
+
+    def pod(self, source: Source, newcomer: bool = False) -> Pod:
+        """A pod, bound if it names a node. A newcomer that names one insists on it instead."""
+        return self._pod(decode(source, wire.Pod, "pod"), newcomer)
+
+    def live_pod(self, source: Source) -> Pod | None:
+        """A pod, or None when it has come to its end and holds nothing any more."""
+        seen = decode(source, wire.Pod, "pod")
+        return None if is_terminal(seen) else self._pod(seen, newcomer=False)
+
+    def node(self, source: Source) -> Node:
+        seen = decode(source, wire.Node, "node")
+        what, metadata = _named("node", seen.metadata, namespaced=False)
+        spec, status = seen.spec or wire.NodeSpec(), seen.status or wire.NodeStatus()
+        try:
+            allocatable = amounts(status.allocatable, "status.allocatable")
+        except Wrong as wrong:
+            raise Unreadable(what, wrong.field, wrong.why) from None
+        name = metadata.name or ""
+        return Node(
+            name=intern(name),
+            uid=metadata.uid or name,
+            labels=_labels(metadata),
+            allocatable={
+                intern(resource): counted(resource, nano)
+                for resource, nano in allocatable.items()
+                if resource == "pods" or is_counted(resource)
+            },
+            taints=tuple(
+                self._keep(Taint(t.key or "", t.value or "", t.effect or ""))
+                for t in spec.taints or ()
+            ),
+            unschedulable=bool(spec.unschedulable),
+            images=tuple(
+                Image(tuple(map(intern, image.names or ())), image.size_bytes or 0)
+                for image in status.images or ()
+            ),
+        )
+
+    def namespace(self, source: Source) -> tuple[str, dict[str, str]]:
+        seen = decode(source, wire.Namespace, "namespace")
+        _, metadata = _named("namespace", seen.metadata, namespaced=False)
+        return metadata.name or "", _labels(metadata)
+
+    def _pod(self, seen: wire.Pod, newcomer: bool) -> Pod:
+        what, metadata = _named("pod", seen.metadata, namespaced=True)
+        try:
+            return self._checked_pod(seen, metadata, newcomer)
+        except Wrong as wrong:
+            raise Unreadable(what, wrong.field, wrong.why) from None
+
+    def _checked_pod(self, seen: wire.Pod, metadata: wire.Metadata, newcomer: bool) -> Pod:
+        spec, status = seen.spec or wire.PodSpec(), seen.status or wire.PodStatus()
+        name, namespace = metadata.name or "", intern(metadata.namespace or "default")
+        labels = _labels(metadata)
+        node = "" if newcomer else intern(spec.node_name or "")
+        row = row_key(spec, status, bound=bool(node), insists=newcomer)
+        about = pod_terms(spec, namespace, labels, bound=bool(node))
+        return Pod(
+            uid=metadata.uid or f"{namespace}/{name}",
+            namespace=namespace,
+            name=name,
+            labels=labels,
+            row=self._keep(row),
+            terms=about and self._keep(about),
+            node=node,
+            scheduler=intern(spec.scheduler_name or "default-scheduler"),
+            priority=spec.priority or 0,
+            created_s=_seconds(metadata.creation_timestamp, "metadata.creationTimestamp"),
+            started_s=_seconds(status.start_time, "status.startTime"),
+            gates=tuple(gate.name or "" for gate in spec.scheduling_gates or ()),
+            terminating=metadata.deletion_timestamp is not None,
+            preempts=spec.preemption_policy != "Never",
+            nominated=intern(status.nominated_node_name or ""),
+        )
+
+    def _keep(self, value: T) -> T:
+        """The first of equal values."""
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.clear()
+        kept: T = self._kept.setdefault(value, value)
+        return kept
+
+
+def is_terminal(pod: wire.Pod) -> bool:
+    return pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
+
+
+def decode(source: Source, kind: type[W], what: str) -> W:
+    """An object of this kind; `what` is how to call one whose name cannot be found."""
+    try:
+        return msgspec.json.decode(json_of(source), type=kind)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+        found = _AT.fullmatch(str(error))
+        why, field = (found[1], found[2]) if found else (str(error), "")
+        raise Unreadable(_guess(source, what), field, why or type(error).__name__) from None
+
+
+def json_of(source: Source) -> bytes | msgspec.Raw:
+    """The object as JSON; NaN and infinities, which JSON does not have, are a ValueError."""
+    if isinstance(source, bytes | msgspec.Raw):
+        return source
+    return json.dumps(source, allow_nan=False).encode()
+
+
+def _guess(source: Source, what: str) -> str:
+    """The object's name, as far as it can be found in what cannot be decoded."""
+    try:
+        if isinstance(source, Mapping):
+            metadata: Any = source.get("metadata")
+        else:
+            metadata = msgspec.json.decode(source, type=_Loose).metadata
+        names = [metadata.get("namespace"), metadata.get("name")]
+    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
+        return what
+    parts = [part for part in names if isinstance(part, str) and part]
+    return f"{what} {'/'.join(parts)}" if parts else what
+
+
+def _named(
+    kind: str, metadata: wire.Metadata | None, namespaced: bool
+) -> tuple[str, wire.Metadata]:
+    if metadata is None or not metadata.name:
+        raise Unreadable(kind, "metadata.name", "it has no name")
+    namespace = f"{metadata.namespace or 'default'}/" if namespaced else ""
+    return f"{kind} {namespace}{metadata.name}", metadata
+
+
+def _labels(metadata: wire.Metadata) -> dict[str, str]:
+    return {intern(key): intern(value) for key, value in (metadata.labels or {}).items()}
+
+
+def _seconds(time: str | None, field: str) -> float:
+    if time is None:
+        return 0.0
+    try:
+        moment = datetime.fromisoformat(time)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.timestamp()
+    except (ValueError, OverflowError):
+        raise Wrong(field, f"{time[:40]!r} is not an RFC 3339 time") from None

@@ -1,0 +1,128 @@
+"""A pod's spec read into its row key: what it asks of one node, whatever its labels are.
+
+`Wrong` is raised with the field's path. Nothing here knows other pods, nor the pod's name.
+"""
+
+from bayplan.core.model.pods import HostPort, RowKey
+from bayplan.core.model.quantity import BadQuantity, parse_json
+from bayplan.core.model.requests import Ask, PodAsk, TooManyResources, asked
+from bayplan.core.model.selectors import NodeTerm, Toleration
+from bayplan.kube import wire
+from bayplan.kube.terms import Wrong, node_term, preferred_nodes
+
+
+def amounts(quantities: wire.Quantities, field: str) -> dict[str, int]:
+    """Exact amounts by resource."""
+    result = {}
+    for name, token in (quantities or {}).items():
+        try:
+            nano = parse_json(bytes(token))
+        except BadQuantity as bad:
+            raise Wrong(f"{field}[{name}]", str(bad)) from None
+        if nano < 0:
+            raise Wrong(f"{field}[{name}]", "it is negative")
+        result[name] = nano
+    return result
+
+
+def _requested(resources: wire.Resources | None, field: str) -> dict[str, int]:
+    if resources is None or not resources.requests:
+        return {}
+    return amounts(resources.requests, f"{field}.resources.requests")
+
+
+def _ask(container: wire.Container, seen: wire.ContainerStatus | None, field: str) -> Ask:
+    requests = _requested(container.resources, field)
+    restartable = container.restart_policy == "Always"
+    if seen is None or seen.resources is None:
+        return Ask(requests, restartable)
+    where = f"status.containerStatuses[{seen.name}]"
+    allocated = amounts(seen.allocated_resources, f"{where}.allocatedResources")
+    return Ask(requests, restartable, _requested(seen.resources, where), allocated)
+
+
+def _pod_ask(spec: wire.PodSpec, status: wire.PodStatus) -> PodAsk:
+    seen = {s.name: s for s in status.container_statuses or ()}
+    seen.update((s.name, s) for s in status.init_container_statuses or ())
+    whole = Ask(_requested(spec.resources, "spec"))
+    if status.resources is not None:
+        allocated = amounts(status.allocated_resources, "status.allocatedResources")
+        whole = Ask(whole.requests, False, _requested(status.resources, "status"), allocated)
+    resizes = [c.reason for c in status.conditions or () if c.type == "PodResizePending"]
+    return PodAsk(
+        containers=tuple(
+            _ask(c, seen.get(c.name), f"spec.containers[{i}]")
+            for i, c in enumerate(spec.containers or ())
+        ),
+        init_containers=tuple(
+            _ask(c, seen.get(c.name), f"spec.initContainers[{i}]")
+            for i, c in enumerate(spec.init_containers or ())
+        ),
+        whole=whole,
+        overhead=amounts(spec.overhead, "spec.overhead"),
+        infeasible=resizes[:1] == ["Infeasible"],
+    )
+
+
+def row_key(spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bool) -> RowKey:
+    """The row key; a pod that `insists` goes to the node it names or nowhere."""
+    try:
+        figures = asked(_pod_ask(spec, status), bound)
+    except TooManyResources as many:
+        raise Wrong("spec.containers", str(many)) from None
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    return RowKey(
+        requests=figures.requests,
+        scored=figures.scored,
+        scored_placed=figures.scored_placed,
+        node_selector=tuple(sorted((spec.node_selector or {}).items())),
+        required=_required_nodes(affinity),
+        preferred=_preferred_nodes(affinity, bound),
+        has_preferred=affinity is not None and affinity.preferred is not None,
+        tolerations=tuple(
+            Toleration(t.key or "", t.operator or "Equal", t.value or "", t.effect or "")
+            for t in spec.tolerations or ()
+        ),
+        ports=_ports(spec),
+        images=_images(spec),
+        containers=len(spec.init_containers or ()) + len(spec.containers or ()),
+        node_name=(spec.node_name or "") if insists else "",
+    )
+
+
+def _required_nodes(affinity: wire.NodeAffinity | None) -> tuple[NodeTerm, ...] | None:
+    if affinity is None or affinity.required is None:
+        return None
+    return tuple(map(node_term, affinity.required.node_selector_terms or ()))
+
+
+def _preferred_nodes(
+    affinity: wire.NodeAffinity | None, bound: bool
+) -> tuple[tuple[int, NodeTerm], ...]:
+    if affinity is None or not affinity.preferred:
+        return ()
+    try:
+        return preferred_nodes(affinity.preferred, f"spec.affinity.nodeAffinity.{wire.PREFERRED}")
+    except Wrong:
+        if bound:  # it has its place, and kube-scheduler looks no more
+            return ()
+        raise
+
+
+def _ports(spec: wire.PodSpec) -> tuple[HostPort, ...]:
+    """The host ports of everything that runs for as long as the pod does."""
+    sidecars = [c for c in spec.init_containers or () if c.restart_policy == "Always"]
+    ports = {
+        HostPort(port.protocol or "TCP", port.host_port, port.host_ip or "0.0.0.0")
+        for container in (*sidecars, *(spec.containers or ()))
+        for port in container.ports or ()
+        if port.host_port is not None and port.host_port > 0
+    }
+    return tuple(sorted(ports))
+
+
+def _images(spec: wire.PodSpec) -> tuple[str, ...]:
+    containers = (*(spec.init_containers or ()), *(spec.containers or ()))
+    names = [container.image or "" for container in containers]
+    names += [v.image.reference or "" for v in spec.volumes or () if v.image is not None]
+    return tuple(n if n.rfind(":") > n.rfind("/") else f"{n}:latest" for n in names)

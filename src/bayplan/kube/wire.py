@@ -1,0 +1,239 @@
+"""Kubernetes objects as they travel: only the fields that are read, named as they are in JSON.
+
+Unknown fields are skipped, and null stands for "not there", as in Go. Nothing is defaulted,
+checked or computed here beyond types; amounts stay raw, because 1 and "1" are both quantities.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct, field
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Labels = dict[str, str] | None
+Strings = list[str] | None
+Quantities = dict[str, Raw] | None
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class Wire(Struct, rename="camel", gc=False):
+    pass
+
+
+class Metadata(Wire):
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: Labels = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+
+
+# Selectors
+
+
+class Expression(Wire):
+    key: str | None = None
+    operator: str | None = None
+    values: Strings = None
+
+
+class LabelSelector(Wire):
+    match_labels: Labels = None
+    match_expressions: list[Expression] | None = None
+
+
+class NodeSelectorTerm(Wire):
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class NodeSelector(Wire):
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class PreferredNodes(Wire):
+    weight: Int32 | None = None
+    preference: NodeSelectorTerm | None = None
+
+
+class NodeAffinity(Wire):
+    required: NodeSelector | None = field(default=None, name=REQUIRED)
+    preferred: list[PreferredNodes] | None = field(default=None, name=PREFERRED)
+
+
+class PodAffinityTerm(Wire):
+    label_selector: LabelSelector | None = None
+    namespaces: Strings = None
+    namespace_selector: LabelSelector | None = None
+    topology_key: str | None = None
+
+
+class PreferredPods(Wire):
+    weight: Int32 | None = None
+    pod_affinity_term: PodAffinityTerm | None = None
+
+
+class PodAffinity(Wire):
+    required: list[PodAffinityTerm] | None = field(default=None, name=REQUIRED)
+    preferred: list[PreferredPods] | None = field(default=None, name=PREFERRED)
+
+
+class Affinity(Wire):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class SpreadConstraint(Wire):
+    max_skew: Int32 | None = None
+    topology_key: str | None = None
+    when_unsatisfiable: str | None = None
+    label_selector: LabelSelector | None = None
+    match_label_keys: Strings = None
+    min_domains: Int32 | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+
+
+# Pods
+
+
+class Resources(Wire):
+    requests: Quantities = None
+
+
+class Port(Wire):
+    host_port: Int32 | None = None
+    host_ip: str | None = field(default=None, name="hostIP")
+    protocol: str | None = None
+
+
+class Container(Wire):
+    name: str | None = None
+    image: str | None = None
+    restart_policy: str | None = None
+    resources: Resources | None = None
+    ports: list[Port] | None = None
+
+
+class ImageSource(Wire):
+    reference: str | None = None
+
+
+class Volume(Wire):
+    image: ImageSource | None = None
+
+
+class Toleration(Wire):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class Gate(Wire):
+    name: str | None = None
+
+
+class PodSpec(Wire):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    volumes: list[Volume] | None = None
+    resources: Resources | None = None
+    overhead: Quantities = None
+    node_name: str | None = None
+    node_selector: Labels = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    scheduler_name: str | None = None
+    scheduling_gates: list[Gate] | None = None
+    priority: Int32 | None = None
+    preemption_policy: str | None = None
+
+
+class ContainerStatus(Wire):
+    name: str | None = None
+    resources: Resources | None = None
+    allocated_resources: Quantities = None
+
+
+class Condition(Wire):
+    type: str | None = None
+    reason: str | None = None
+
+
+class PodStatus(Wire):
+    phase: str | None = None
+    start_time: str | None = None
+    nominated_node_name: str | None = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    resources: Resources | None = None
+    allocated_resources: Quantities = None
+
+
+class Pod(Wire):
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+
+# Nodes and the rest
+
+
+class Taint(Wire):
+    key: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class NodeSpec(Wire):
+    taints: list[Taint] | None = None
+    unschedulable: bool | None = None
+
+
+class ContainerImage(Wire):
+    names: Strings = None
+    size_bytes: Int64 | None = None
+
+
+class NodeStatus(Wire):
+    allocatable: Quantities = None
+    images: list[ContainerImage] | None = None
+
+
+class Node(Wire):
+    metadata: Metadata | None = None
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class Namespace(Wire):
+    metadata: Metadata | None = None
+
+
+class PriorityClass(Wire):
+    metadata: Metadata | None = None
+    value: Int32 | None = None
+    global_default: bool | None = None
+    preemption_policy: str | None = None
+
+
+class RuntimeOverhead(Wire):
+    pod_fixed: dict[str, Any] | None = None  # copied into pods as it is
+
+
+class RuntimeScheduling(Wire):
+    node_selector: Labels = None
+    tolerations: list[dict[str, Any]] | None = None  # copied likewise
+
+
+class RuntimeClass(Wire):
+    metadata: Metadata | None = None
+    overhead: RuntimeOverhead | None = None
+    scheduling: RuntimeScheduling | None = None
