@@ -225,7 +225,6 @@ def test_what_is_no_object_or_has_no_name(source: bytes | Json) -> None:
 def test_numbers_that_json_does_not_have(number: float) -> None:
     with pytest.raises(Unreadable, match="pod prod/web-0"):
         Reader().pod(put(POD, ("spec", "priority"), number))
-    assert b"NaN" in json.dumps({"a": float("nan")}).encode()
     with pytest.raises(Unreadable):
         Reader().pod(b'{"metadata":{"name":"p"},"spec":{"priority":NaN}}')
 

@@ -122,9 +122,10 @@ def test_priority_from_its_class(name: str, value: int, policy: str) -> None:
 
 def test_an_unknown_class_is_refused_where_all_are_known() -> None:
     for field in ("priorityClassName", "runtimeClassName"):
+        named: Json = {field: "none"}
         with pytest.raises(Unreadable, match=rf"pod default/p: spec\.{field}: there is no"):
-            spec_of(CLASSES, **{field: "none"})
-        assert spec_of(priority=3, **{field: "none"})["priority"] == 3
+            spec_of(CLASSES, **named)
+        assert spec_of(priority=3, **named)["priority"] == 3
 
 
 def test_a_priority_that_contradicts_its_class_is_refused() -> None:

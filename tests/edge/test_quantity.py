@@ -1,7 +1,9 @@
 """Quantities read as Kubernetes reads them."""
 
 from contextlib import suppress
-from decimal import ROUND_UP, Decimal
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
 
 import pytest
 from hypothesis import given
@@ -120,12 +122,12 @@ def test_absurd_texts_cost_nothing() -> None:
 )
 def test_any_amount_is_exact_to_the_nano(sign: str, number: Decimal, suffix: str) -> None:
     if suffix in BINARY:
-        scale = Decimal(1024) ** BINARY[suffix]
+        scale = Fraction(1024) ** BINARY[suffix]
     else:
-        scale = Decimal(10) ** (DECIMAL[suffix] if suffix in DECIMAL else int(suffix[1:]))
-    exact = (number * scale * NANO).to_integral_value(ROUND_UP)
+        scale = Fraction(10) ** (DECIMAL[suffix] if suffix in DECIMAL else int(suffix[1:]))
+    exact = ceil(Fraction(number) * scale * NANO)
     if suffix in BINARY:
-        exact = min(exact, Decimal(MAX_INT64 * NANO))
+        exact = min(exact, MAX_INT64 * NANO)
 
     assert parse(f"{sign}{number:f}{suffix}") == (-exact if sign == "-" else exact)
 

@@ -28,8 +28,8 @@ def figures(
     return asked(pod, bound)
 
 
-def requests(*containers: Ask, init: tuple[Ask, ...] = (), **overhead: str) -> dict[str, int]:
-    return dict(figures(*containers, init=init, **overhead).requests)
+def requests(*containers: Ask, init: tuple[Ask, ...] = ()) -> dict[str, int]:
+    return dict(figures(*containers, init=init).requests)
 
 
 def test_containers_add_up_exactly_and_are_rounded_once() -> None:
@@ -55,10 +55,8 @@ def test_sidecars_count_with_the_containers_and_with_later_init_containers() -> 
 
 
 def test_overhead_comes_on_top() -> None:
-    assert requests(ask(cpu="1"), init=(ask(cpu="3"),), cpu="250m", memory="1Mi") == {
-        "cpu": 3250,
-        "memory": MI,
-    }
+    got = figures(ask(cpu="1"), init=(ask(cpu="3"),), cpu="250m", memory="1Mi")
+    assert got.requests == (("cpu", 3250), ("memory", MI))
 
 
 def test_pod_level_requests_replace_the_containers() -> None:

@@ -150,6 +150,8 @@ def _spellings(value: Fraction) -> tuple[str, ...]:
         thousandths = value / scale * 1000
         if thousandths.denominator != 1 or not 0 <= thousandths < 10**17:
             continue
+        if value == 0 and suffix in ("Pi", "Ei"):  # in Go, adding to it gives 1 too many
+            continue
         whole, rest = divmod(int(thousandths), 1000)
         ways.append(f"{whole}.{rest:03}".rstrip("0").rstrip(".") + suffix)
     if not ways:  # vast and not whole
@@ -259,7 +261,7 @@ def matches(selector: Json | None, labels: dict[str, str]) -> bool:
 
 def _pod_labels(rng: random.Random) -> dict[str, str]:
     likely = {"app": 0.9, "tier": 0.5, "rev": 0.4}
-    if rng.random() < 0.05:
+    if rng.random() < 0.07:
         return {}
     return {k: rng.choice(v) for k, v in POD_LABELS.items() if rng.random() < likely[k]}
 
@@ -269,7 +271,7 @@ def _expression(rng: random.Random, labels: dict[str, str], vocabulary: dict[str
     keys = list(vocabulary)
     present = [key for key in keys if key in labels]
     absent = [key for key in keys if key not in labels] + ["nokey"]
-    forms = ["NotIn", "DoesNotExist"] + (["In", "In", "Exists"] if present else [])
+    forms = ["NotIn", "DoesNotExist"] + (["In", "In", "Exists", "Exists"] if present else [])
     match rng.choice(forms):
         case "In":
             key = rng.choice(present)
@@ -296,7 +298,7 @@ def _selector(rng: random.Random, labels: dict[str, str]) -> Json:
         if rng.random() < 0.15:
             selector["matchExpressions"] = [_expression(rng, labels, POD_LABELS)]
         return selector
-    if roll < 0.57 and labels:
+    if roll < 0.54 and labels:
         return {"matchLabels": dict(labels)}
     count = rng.choice((1, 1, 2))
     return {"matchExpressions": [_expression(rng, labels, POD_LABELS) for _ in range(count)]}
@@ -533,7 +535,7 @@ def _status(world: World, pod: Json) -> None:
     if world.chance(0.08):
         pod["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
         pod["metadata"]["deletionGracePeriodSeconds"] = 30
-    if not world.chance(0.6 if "resources" in spec else 0.15):
+    if not world.chance(0.6 if "resources" in spec or "initContainers" in spec else 0.15):
         return
     conditions = [{"type": "PodScheduled", "status": "True"}]
     if world.chance(0.5):
@@ -558,9 +560,9 @@ def _resized(world: World, name: str) -> Json:
     resources = [r for r in ("cpu", "memory") if world.chance(0.7)]
     if world.chance(0.7):
         result["resources"] = {}
-        if world.chance(0.85):
+        if world.chance(0.75):
             result["resources"]["requests"] = {r: rng.choice(AMOUNTS[r]) for r in resources}
-    if world.chance(0.6):
+    if world.chance(0.75):
         result["allocatedResources"] = {r: rng.choice(AMOUNTS[r]) for r in resources}
     return result
 
@@ -648,7 +650,7 @@ def _node_term(world: World, node: Json, *, hard: bool) -> Json:
     labels = node["metadata"].get("labels", {})
     term: Json = {}
     if world.chance(0.9):
-        count = rng.choice((1, 1, 2))
+        count = rng.choice((1, 2, 2))
         term["matchExpressions"] = [_node_expression(rng, labels, hard) for _ in range(count)]
     if world.chance(0.2):
         # NotIn only: In narrows the nodes in PreFilter, which is a focus of its own
@@ -696,7 +698,7 @@ def _tight_unschedulable(world: World) -> None:
 
 def _tight_name(world: World) -> None:
     name = world.rng.choice(world.nodes)["metadata"]["name"]
-    world.pod["spec"]["nodeName"] = name if world.chance(0.6) else GHOST
+    world.pod["spec"]["nodeName"] = name if world.chance(0.5) else GHOST
 
 
 def _required_terms(world: World) -> list[Json]:
@@ -719,7 +721,7 @@ def _tight_affinity(world: World) -> None:
             world.pod["spec"]["nodeSelector"]["nokey"] = ""
     if both > 0.3:
         terms = _required_terms(world)
-        for _ in range(rng.choice((1, 1, 2, 3))):
+        for _ in range(rng.choice((1, 2, 2, 3))):
             near = node if world.chance(0.7) else rng.choice(world.nodes)
             terms.append({} if world.chance(0.14) else _node_term(world, near, hard=True))
 
@@ -761,7 +763,7 @@ def _tight_conflict(world: World) -> None:
 
 def _tight_ports(world: World) -> None:
     rng = world.rng
-    wanted = [_port(rng) for _ in range(rng.choice((1, 1, 2)))]
+    wanted = [_port(rng) for _ in range(rng.choice((1, 2, 2, 3)))]
     for port in wanted:
         _place_port(world, world.pod, port)
     for node in world.some_nodes():
@@ -810,7 +812,7 @@ def _constraint(world: World, *, hard: bool) -> Json:
         "whenUnsatisfiable": "DoNotSchedule" if hard else "ScheduleAnyway",
     }
     if world.chance(0.88):
-        constraint["labelSelector"] = {} if world.chance(0.06) else _selector(rng, labels)
+        constraint["labelSelector"] = {} if world.chance(0.05) else _selector(rng, labels)
     if world.chance(0.3):
         _merge_keys(rng, constraint, pod["metadata"].get("labels", {}), mismatch=False)
     for policy in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
@@ -910,7 +912,7 @@ def _tight_labels(world: World) -> None:
 
 def _tight_pod_affinity(world: World) -> None:
     rng, pod = world.rng, world.pod
-    for _ in range(rng.choice((1, 1, 1, 2))):
+    for _ in range(rng.choice((1, 1, 2))):
         alive = [p for p in world.pods if _alive(p)]
         target = rng.choice(alive) if alive and world.chance(0.85) else pod
         if world.chance(0.05):
@@ -951,19 +953,19 @@ def _tight_existing_anti_affinity(world: World) -> None:
 # are made scarce in `_allocate`.
 FOCI: dict[str, tuple[float, Callable[[World], None]]] = {
     "existing-anti-affinity": (1.7, _tight_existing_anti_affinity),
-    "ports": (2.0, _tight_ports),
-    "spread": (2.4, _tight_spread),
+    "ports": (2.2, _tight_ports),
+    "spread": (3.0, _tight_spread),
     "policies": (1.8, _tight_policies),
     "labels": (0.8, _tight_labels),
-    "pod-affinity": (2.0, _tight_pod_affinity),
-    "pod-anti-affinity": (1.9, _tight_pod_anti_affinity),
+    "pod-affinity": (2.3, _tight_pod_affinity),
+    "pod-anti-affinity": (2.5, _tight_pod_anti_affinity),
     "taints": (1.5, _tight_taints),
     "unschedulable": (1.1, _tight_unschedulable),
-    "name": (1.0, _tight_name),
-    "affinity": (2.6, _tight_affinity),
+    "name": (1.1, _tight_name),
+    "affinity": (2.8, _tight_affinity),
     "names": (0.7, _tight_names),
-    "conflict": (0.6, _tight_conflict),
-    "count": (1.0, _tight_count),
+    "conflict": (0.7, _tight_conflict),
+    "count": (1.2, _tight_count),
     **{
         resource: (0.8 if resource in (NATIVE, ATTACHABLE) else 1.0, _scarce(resource))
         for resource in AMOUNTS
@@ -1054,7 +1056,7 @@ def _allocate(world: World) -> None:
         room = len(here) + 1 + rng.choice((0, 0, 1, 50, 109))
         if name in lacking.get("pods", ()):
             room = rng.choice((len(here), len(here), 0, max(0, len(here) - 1)))
-        if room or world.chance(0.8):
+        if room or world.chance(0.6):
             allocatable["pods"] = spell(rng, Fraction(room))
         node["status"]["allocatable"] = allocatable
         if world.chance(0.1):

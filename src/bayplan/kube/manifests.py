@@ -84,7 +84,7 @@ def load_dump(texts: Iterable[str | bytes]) -> Dump:
 
 def pod_of(manifest: Mapping[str, Any]) -> Json:
     """The pod that a manifest describes: itself, or its template as a pod."""
-    kind = manifest.get("kind") or "Pod"
+    kind = str(manifest.get("kind") or "Pod")
     metadata = manifest.get("metadata")
     owner: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
     what = f"{kind} {owner.get('name') or owner.get('generateName') or '(without a name)'}"

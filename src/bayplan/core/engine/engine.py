@@ -20,7 +20,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.cluster import Cluster, Resident, static_facts
-from bayplan.core.state.terms import Namespaces, OwnTerms, Term
+from bayplan.core.state.terms import Namespaces
 from bayplan.core.state.waiting import Waiter, Waiting
 
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
@@ -50,14 +50,14 @@ class Engine:
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
         match event:
-            case on.Tick(limit):
-                return self._cycle(now, limit)
             case on.PodSeen(pod):
                 return self._see(pod, now)
             case on.PodGone(uid):
                 return self._gone(uid, now)
             case on.BindDone(uid):
                 self._confirm(uid)
+            case on.Tick(limit):
+                return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
             case on.PodUnreadable(uid, node):
@@ -135,7 +135,8 @@ class Engine:
         self.assumed.pop(uid, None)
         if uid in self.cluster.pods:
             self.cluster.remove(uid)
-            self.waiting.wake((EventKind.POD_GONE,), now)
+            if self.waiting.groups:
+                self.waiting.wake((EventKind.POD_GONE,), now)
         else:
             self._forget_unplaced(uid)
             self._drop_orphan(uid)
@@ -154,8 +155,7 @@ class Engine:
         waiter.sort = profile.order.key(pod, waiter.arrival)
         if pod.terms is not None:
             waiter.own = self.cluster.acquire_terms(pod.terms)
-        concerning = self.cluster.terms.concerning(pod)
-        refusal = self.waiting.add(waiter, group_key(pod, waiter.own, concerning, self.cluster.terms.namespaces), now)
+        refusal = self.waiting.add(waiter, self._key(waiter), now)
         return [] if refusal is None else [do.Refuse(pod, refusal)]
 
     def _drop_waiter(self, uid: str) -> Waiter:
@@ -230,9 +230,6 @@ class Engine:
 
     # ---- deciding
 
-    def ask(self, pod: Pod, own: OwnTerms | None, concerning: tuple[Term, ...]) -> Ask:
-        return Ask(pod, self.cluster.demand(pod.row), own, concerning)
-
     def _cycle(self, now: float, limit: int) -> list[do.Effect]:
         effects: list[do.Effect] = []
         for _ in range(limit):
@@ -242,25 +239,31 @@ class Engine:
             if found is None:
                 break
             waiter, group = found
-            concerning = self.cluster.terms.concerning(waiter.pod)
-            key = group_key(waiter.pod, waiter.own, concerning, self.cluster.terms.namespaces)
-            if key != group.key:  # terms of other pods came or went: it belongs elsewhere now
-                self.waiting.remove(waiter.pod.uid)
-                self.waiting.add(waiter, key, now)
-                continue
+            if waiter.generation != self.cluster.terms.generation:
+                key = self._key(waiter)
+                if key != group.key:  # terms of other pods came or went: it belongs elsewhere now
+                    self.waiting.remove(waiter.pod.uid)
+                    self.waiting.add(waiter, key, now)
+                    continue
             self.profiles[waiter.pod.scheduler].order.started(waiter.pod, waiter.sort)
             try:
-                effects += self._decide(waiter, concerning, now)
+                effects += self._decide(waiter, now)
             except Exception as error:
                 self.plugin_errors += 1
                 self.waiting.rest(waiter, now)
                 effects.append(do.Park(waiter.pod, type(error).__name__, traceback.format_exc()))
         return effects
 
-    def _decide(self, waiter: Waiter, concerning: tuple[Term, ...], now: float) -> list[do.Effect]:
+    def _key(self, waiter: Waiter) -> Hashable:
+        """The group that the pod belongs to now."""
+        terms = self.cluster.terms
+        waiter.concerning, waiter.generation = terms.concerning(waiter.pod), terms.generation
+        return group_key(waiter, terms.namespaces)
+
+    def _decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         pod = waiter.pod
         profile, verdicts = self.profiles[pod.scheduler], self.verdicts[pod.scheduler]
-        ask = self.ask(pod, waiter.own, concerning)
+        ask = Ask(pod, self.cluster.demand(pod.row), waiter.own, waiter.concerning)
         row, verdict, rows = verdicts.best(ask)
         if row < 0:
             refusal = explain.refusal(verdicts, ask, self.cluster.version)
@@ -292,15 +295,14 @@ class Engine:
             trial.keep()
 
 
-def group_key(
-    pod: Pod, own: OwnTerms | None, concerning: tuple[Term, ...], namespaces: Namespaces
-) -> Hashable:
+def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     """What pods must share to get the same verdict; labels count only through the terms."""
+    pod, own = waiter.pod, waiter.own
     if own is None:
-        return (pod.row, pod.scheduler, pod.priority, concerning)
+        return (pod.row, pod.scheduler, pod.priority, waiter.concerning)
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
     itself += [term.counts(pod, namespaces) for _, term in own.affinity]
-    return (pod.row, pod.scheduler, pod.priority, concerning, own.terms, tuple(itself))
+    return (pod.row, pod.scheduler, pod.priority, waiter.concerning, own.terms, tuple(itself))
 
 
 def same_to_us(old: Pod, new: Pod) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bayplan.core.engine.verdicts import ABSENT, Verdicts, decoded
-from bayplan.core.model.verdicts import Reason, Refusal, Tally
+from bayplan.core.model.verdicts import EventKind, Reason, Refusal, Tally
 from bayplan.core.plugins.hooks import Ask, Hopeless
 from bayplan.core.state.arrays import Ints, Mask
 from bayplan.core.state.view import View
@@ -20,7 +20,7 @@ def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
     cluster = verdicts.cluster
     verdict = verdicts.on(ask, View(cluster), scores=False)
     tallies: dict[str, Tally] = {}
-    helped: frozenset[object] = frozenset()
+    helped = frozenset() if cluster.node_count else frozenset({EventKind.NODE_ADDED})
     for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):
         rows = np.flatnonzero(verdict == code)
         names = sorted(name_of(verdicts, int(row)) for row in rows[:SHOWN_NODES])
@@ -30,7 +30,7 @@ def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
             tallies[reason.text] = Tally(before.count + len(rows), nodes)
             helped |= reason.helped_by
     total = cluster.node_count
-    return Refusal(message(total, tallies), tallies, helped, version)  # type: ignore[arg-type]
+    return Refusal(message(total, tallies), tallies, helped, version)
 
 
 def message(total: int, tallies: dict[str, Tally]) -> str:

@@ -32,7 +32,9 @@ class Picking:
         self._limit_s = limit_s
         self.fallbacks: dict[str, int] = {}  # by reason: how often the scores decided
 
-    def pick(self, picker: Picker, verdicts: Verdicts, ask: Ask, found: tuple[Ints, Rows | None]) -> Pick:
+    def pick(
+        self, picker: Picker, verdicts: Verdicts, ask: Ask, found: tuple[Ints, Rows | None]
+    ) -> Pick:
         verdict, rows = found
         feasible = np.flatnonzero(verdict >= 0)
         order = feasible[np.argsort(-verdict[feasible], kind="stable")]

@@ -99,7 +99,7 @@ class Profile:
         for plugin in filters:
             if isinstance(plugin, Restrict):
                 self.restricts.append((len(self.refusers), plugin))
-                self.refusers.append(plugin)
+                self.refusers.append(cast(Filter, plugin))
         for plugin in filters:
             self.filters.append((len(self.refusers), plugin))
             self.refusers.append(plugin)
@@ -149,7 +149,9 @@ class Profile:
         for entry in config.plugin_config:
             if entry.name not in names:
                 where = f"{self._path}.pluginConfig"
-                raise ProfileError(f"{where}: {entry.name} is not enabled{nearest(entry.name, names)}")
+                raise ProfileError(
+                    f"{where}: {entry.name} is not enabled{nearest(entry.name, names)}"
+                )
             args[entry.name] = entry.args
         return {name: self._instance(name, args.get(name)) for name in names}
 

@@ -1,4 +1,4 @@
-"""Questions: what would happen, without its happening. Nothing that a question makes outlives it."""
+"""Questions: what would happen, without its happening. What a question makes ends with it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,7 +91,7 @@ def scores(verdicts: Verdicts, pod: Pod) -> dict[str, dict[str, int]]:
         for _, plugin in verdicts.profile.scores:
             raw = plugin.score(ask, view)
             if raw is not None and isinstance(plugin, Normalise) and feasible.any():
-                raw = plugin.normalise(raw, int(raw[feasible].min()), int(raw[feasible].max()))
+                raw = plugin.normalise(raw, int(raw[feasible].max()))
             columns[plugin.name] = np.zeros(view.size, dtype=np.int64) if raw is None else raw
     return {
         name: {plugin: int(column[row]) for plugin, column in columns.items()}

@@ -10,50 +10,80 @@ computed on top, for the few pods that it concerns.
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import cast
 
 import numpy as np
-from msgspec import Struct
 
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model.pods import RowKey
-from bayplan.core.plugins.hooks import Ask, Facts, Filter, Normalise, Reads, Score
+from bayplan.core.plugins.hooks import Ask, Facts, Filter, Normalise, Reads
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 
 ABSENT = int(np.iinfo(np.int64).min)  # the row has no node
+REFUSED = -(1 << 62)  # for some reason; no sum of scores lifts it to 0
 REASON_BITS = 48
 SCORE_SHIFT = 32
 RANK_MASK = (1 << 31) - 1
 KEPT_BYTES = 512 << 20  # for kept verdicts, all keys together
+KEPT_EXTREMES = 8
 FEW_NAMED = 16  # a pod pinned to so few nodes is asked on just their rows
 
 
-class Relative(Struct):
-    """A static score that is relative to the feasible rows."""
+class Relative:
+    """A static score that is relative to the highest raw value of the feasible rows.
 
-    weight: int
-    plugin: Score
-    raw: Ints
-    low: int = 0
-    high: int = 0
+    A row that holds the highest is remembered: while it stays feasible and no row can be higher,
+    the value stands without looking at all rows.
+    """
 
-    def normalised(self, low: int, high: int) -> Ints:
-        assert isinstance(self.plugin, Normalise)
-        return self.weight * self.plugin.normalise(self.raw, low, high)
+    def __init__(self, weight: int, plugin: Normalise, raw: Ints) -> None:
+        self.weight = weight
+        self.plugin = plugin
+        self.raw = raw
+        self.most = int(raw.max())  # over all rows
+        self.high = -1  # over the feasible rows
+        self.high_row = -1
+        self._added: dict[int, Ints] = {}  # by highest value
+
+    def stands(self, verdict: Ints) -> bool:
+        """Whether the highest value is surely still that of the feasible rows."""
+        return self.high == self.most and bool(verdict[self.high_row] >= 0)
+
+    def highest(self, verdict: Ints) -> tuple[int, int]:
+        """The highest raw value of the feasible rows, and a row that has it."""
+        raw = np.where(verdict >= 0, self.raw, -1)
+        row = int(raw.argmax())
+        return max(int(raw[row]), 0), row
+
+    def added(self, high: int) -> Ints:
+        """What the score adds to a verdict per row."""
+        column = self._added.get(high)
+        if column is None:
+            if len(self._added) >= KEPT_EXTREMES:
+                self._added.clear()
+            column = (self.weight * self.plugin.normalise(self.raw, high)) << SCORE_SHIFT
+            self._added[high] = column
+        return column
 
 
 class Kept:
-    """The verdicts of one row key over all rows, and how far they have read the logs."""
+    """The verdicts of one row key over all rows, and how far they have read the logs.
+
+    Refused rows have some number near REFUSED here; `Verdicts.on` tells why.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
-        self.base: Ints = np.zeros(0, dtype=np.int64)  # refusals and scores of static plugins
-        self.verdict: Ints = np.zeros(0, dtype=np.int64)
+        self.base: Ints = np.zeros(0, dtype=np.int64)  # scores of static plugins
+        self.scored: Ints = self.base  # with relative scores, at their present extremes
+        self.verdict: Ints = self.base
         self.relatives: list[Relative] = []
         self.constants: tuple[int, ...] = ()  # of relative scores that are equal on all rows
         self.facts: tuple[Hashable, ...] = ()
+        self.facts_version = -1
         self.static_position = -1
         self.load_position = -1
 
@@ -68,9 +98,14 @@ class Verdicts:
         self._static = profile.of_kind(Reads.STATIC)
         self._load = profile.of_kind(Reads.LOAD)
         self._wide = profile.of_kind(Reads.CLUSTER)
-        numbers = [[number for number, _ in kind[0]] for kind in (self._static, self._load, self._wide)]
-        self._in_order = sum(numbers, []) == sorted(sum(numbers, []))
+        self._last_first = self._load[0][::-1]
+        kinds = (self._static, self._load, self._wide)
+        numbers = [number for kind in kinds for number, _ in kind[0]]
+        self._in_order = numbers == sorted(numbers)
         self._facts = [score for _, score in self._static[1] if isinstance(score, Facts)]
+        self._normalised = [
+            score if isinstance(score, Normalise) else None for _, score in self._static[1]
+        ]
         self._kept: OrderedDict[RowKey, Kept] = OrderedDict()
 
     # ---- questions
@@ -78,18 +113,21 @@ class Verdicts:
     def best(self, ask: Ask) -> tuple[int, Ints, Rows | None]:
         """The best row or -1, the verdicts, and their rows (None: all)."""
         view = self.narrowed(ask)
-        verdict = self.on(ask, view) if view is not None else self.all_rows(ask)
-        if not len(verdict):
-            return -1, verdict, None
-        at = int(verdict.argmax())
-        rows = view.rows if view is not None else None
-        if verdict[at] < 0:
+        if view is None:
+            verdict, rows = self.all_rows(ask), None
+        else:
+            verdict, rows = self.on(ask, view), view.rows
+        at = int(verdict.argmax()) if len(verdict) else -1
+        if at < 0 or verdict[at] < 0:
             return -1, verdict, rows
         return (at if rows is None else int(rows[at])), verdict, rows
 
     def narrowed(self, ask: Ask) -> View | None:
         """A view of the few rows that the pod names, if it does."""
-        names = (ask.row.node_name,) if ask.row.node_name else named_nodes(ask.row)
+        key = ask.pod.row
+        if not key.node_name and not key.required:
+            return None
+        names = (key.node_name,) if key.node_name else named_nodes(key)
         if not names or len(names) > FEW_NAMED:
             return None
         rows = [row for name in names if (row := self.cluster.rows.get(name)) is not None]
@@ -101,14 +139,17 @@ class Verdicts:
         verdict = kept.verdict[: self.cluster.height]
         if ask.own is None and not ask.concerning:
             return verdict
-        return self._clusterwide(ask, View(self.cluster), verdict.copy(), kept.relatives)
+        view = View(self.cluster)
+        return self._clusterwide(ask, view, verdict.copy(), kept.relatives, exact=False)
 
     def on(self, ask: Ask, view: View, *, scores: bool = True) -> Ints:
-        """The verdicts on a view, computed afresh."""
+        """The verdicts on a view, computed afresh, with the reasons of refused rows."""
         base, relatives, _ = self._static_part(ask, view, scores=scores)
-        verdict = self._load_part(ask, view, base, scores=scores)
+        verdict = self._load_part(ask, view, base, exact=True, scores=scores)
+        verdict = np.where(base < 0, self._earlier(base, verdict), verdict)
         for relative in relatives:
-            self._normalise(relative, verdict)
+            relative.high, relative.high_row = relative.highest(verdict)
+            verdict += relative.added(relative.high) * (verdict >= 0)
         if ask.own is None and not ask.concerning:
             return verdict
         return self._clusterwide(ask, view, verdict, relatives, scores=scores)
@@ -135,7 +176,10 @@ class Verdicts:
 
     def _refresh(self, kept: Kept) -> None:
         cluster = self.cluster
-        if kept.static_position != cluster.static_log.head or self._facts:
+        if (
+            kept.static_position != cluster.static_log.head
+            or kept.facts_version != cluster.facts_version
+        ):
             self._refresh_static(kept)
         head = cluster.load_log.head
         if kept.load_position == head:
@@ -150,18 +194,18 @@ class Verdicts:
     def _refresh_static(self, kept: Kept) -> None:
         """Brings `base` up to date; rows that it touches are in the load log too."""
         cluster = self.cluster
+        kept.facts_version = cluster.facts_version
         facts = tuple(plugin.facts(kept.ask, cluster) for plugin in self._facts)
         head = cluster.static_log.head
         moved = kept.static_position != head
         if not moved and facts == kept.facts:
             return
         rows = cluster.static_log.since(kept.static_position) if kept.static_position >= 0 else None
-        whole = rows is None or len(rows) > cluster.height // 8 or kept.relatives
+        whole = rows is None or len(rows) > cluster.height // 8 or bool(kept.relatives)
         whole = whole or facts != kept.facts or len(kept.base) != len(cluster.nodes)
         if whole or not self._static_rows(kept, rows):
             base, relatives, kept.constants = self._static_part(kept.ask, View(cluster))
-            kept.base = np.full(len(cluster.nodes), ABSENT)
-            kept.base[: len(base)] = base
+            kept.base = self._whole(np.where(base < 0, REFUSED, base))
             kept.relatives = relatives
             kept.load_position = -1
         kept.facts = facts
@@ -170,44 +214,43 @@ class Verdicts:
     def _static_rows(self, kept: Kept, rows: Rows | None) -> bool:
         """Asks the static plugins again about a few rows; False when that is not enough."""
         assert rows is not None
-        rows = rows[rows < self.cluster.height]
         base, relatives, constants = self._static_part(kept.ask, View(self.cluster, rows))
         if relatives or (constants != kept.constants and len(rows)):
             return False
-        kept.base[rows] = base
+        kept.base[rows] = np.where(base < 0, REFUSED, base)
         return True
 
     def _load_all(self, kept: Kept) -> None:
         view = View(self.cluster)
-        kept.verdict = np.full(len(self.cluster.nodes), ABSENT)
-        verdict = self._load_part(kept.ask, view, kept.base[: view.size])
-        for relative in kept.relatives:
-            self._normalise(relative, verdict)
-        kept.verdict[: view.size] = verdict
+        kept.scored = kept.base
+        kept.verdict = self._whole(self._load_part(kept.ask, view, kept.base[: view.size]))
+        if kept.relatives:
+            kept.scored = kept.base.copy()
+            for relative in kept.relatives:
+                relative.high, relative.high_row = relative.highest(kept.verdict[: view.size])
+                self._shift(kept, relative.added(relative.high))
 
     def _load_rows(self, kept: Kept, rows: Rows) -> None:
-        if rows.size and rows.max() >= self.cluster.height:
-            rows = rows[rows < self.cluster.height]
         view = View(self.cluster, rows)
-        verdict = self._load_part(kept.ask, view, kept.base[rows])
-        if kept.relatives:
-            kept.verdict[rows] = verdict
-            self._renormalise(kept, rows)
-        else:
-            kept.verdict[rows] = verdict
+        kept.verdict[rows] = self._load_part(kept.ask, view, kept.scored[rows])
+        for relative in kept.relatives:
+            if relative.stands(kept.verdict):
+                continue
+            before = relative.high
+            relative.high, relative.high_row = relative.highest(kept.verdict[: self.cluster.height])
+            if relative.high != before:
+                self._shift(kept, relative.added(relative.high) - relative.added(before))
 
-    def _renormalise(self, kept: Kept, rows: Rows) -> None:
-        whole = kept.verdict[: self.cluster.height]
-        feasible = whole >= 0
-        for relative in kept.relatives:
-            low, high = extremes(relative.raw, feasible)
-            if (low, high) != (relative.low, relative.high):
-                self._load_all(kept)
-                return
-        for relative in kept.relatives:
-            part = Relative(relative.weight, relative.plugin, relative.raw[rows])
-            added = part.normalised(relative.low, relative.high) << SCORE_SHIFT
-            kept.verdict[rows] += np.where(kept.verdict[rows] >= 0, added, 0)
+    def _shift(self, kept: Kept, change: Ints) -> None:
+        """A relative score changed on all rows."""
+        kept.scored[: len(change)] += change
+        kept.verdict[: len(change)] += change
+
+    def _whole(self, column: Ints) -> Ints:
+        """The column with room for rows to come."""
+        whole = np.full(len(self.cluster.nodes), REFUSED)
+        whole[: len(column)] = column
+        return whole
 
     # ---- the parts of a verdict
 
@@ -227,19 +270,20 @@ class Verdicts:
         total: Ints | None = None
         relatives: list[Relative] = []
         constants: list[int] = []
-        for weight, score in self._static[1] if scores else ():
+        asked = zip(self._static[1], self._normalised, strict=True) if scores else ()
+        for (weight, score), relative in asked:
             raw = score.score(ask, view)
-            if raw is None:
+            if raw is None or not len(raw):
                 continue
-            if isinstance(score, Normalise):
-                low, high = (int(raw.min()), int(raw.max())) if len(raw) else (0, 0)
+            if relative is not None:
+                low, high = int(raw.min()), int(raw.max())
                 if low != high:
-                    relatives.append(Relative(weight, score, raw))
+                    relatives.append(Relative(weight, relative, raw))
                     continue
                 constants.append(low)
-                raw = score.normalise(raw, low, high)
+                raw = relative.normalise(raw, high)
             total = weight * raw if total is None else total + weight * raw
-        base = self._ranks(view)
+        base = self._ranks(view) if scores else np.zeros(len(view), dtype=np.int64)
         if total is not None:
             base += total << SCORE_SHIFT
         if refused is not None:
@@ -248,32 +292,37 @@ class Verdicts:
 
     def _ranks(self, view: View) -> Ints:
         """The tie-break: larger is better; constant for a node's life."""
-        hashes = view.cluster.hashes[view.row_numbers if view.rows is not None else slice(0, view.size)]
-        mixed = (hashes ^ self._seed) * np.uint32(2654435761)
+        mixed = (view.hashes ^ self._seed) * np.uint32(2654435761)
         return (mixed >> np.uint32(1)).astype(np.int64)
 
-    def _load_part(self, ask: Ask, view: View, base: Ints, *, scores: bool = True) -> Ints:
-        refused: Ints | None = None
-        for number, plugin in self._load[0]:
-            refused = merged(refused, number, plugin.refuse(ask, view))
-        verdict = base
+    def _load_part(
+        self, ask: Ask, view: View, base: Ints, *, exact: bool = False, scores: bool = True
+    ) -> Ints:
+        """`base` with the scores of load plugins, or their refusals.
+
+        Only `exact` verdicts tell why a row was refused, and of what `base` refuses they are not.
+        """
+        total: Ints | None = None
         for weight, score in self._load[1] if scores else ():
             added = score.score(ask, view)
             if added is not None:
-                verdict = verdict + ((weight * added) << SCORE_SHIFT)
-        if refused is not None:
-            verdict = np.where(refused < 0, refused, verdict)
-            if not self._in_order:
-                earlier = (base < 0) & (refused < 0) & (base > refused)
-                verdict = np.where((base < 0) & (refused < 0) & ~earlier, refused, verdict)
-                return np.where((base == ABSENT) | earlier | ((base < 0) & (refused == 0)), base, verdict)
-        return np.where(base < 0, base, verdict)
+                if weight != 1:
+                    added = weight * added
+                total = added if total is None else total + added
+        verdict = base.copy() if total is None else base + (total << SCORE_SHIFT)
+        for number, plugin in self._last_first:
+            codes = plugin.refuse(ask, view)
+            if codes is not None:
+                put(verdict, codes, coded(number, codes) if exact else REFUSED)
+        return verdict
 
-    def _normalise(self, relative: Relative, verdict: Ints) -> None:
-        feasible = verdict >= 0
-        relative.low, relative.high = extremes(relative.raw, feasible)
-        added = relative.normalised(relative.low, relative.high) << SCORE_SHIFT
-        np.add(verdict, added, out=verdict, where=feasible)
+    def _earlier(self, base: Ints, verdict: Ints) -> Ints:
+        """For rows that static plugins refuse: the refusal of the earlier plugin."""
+        if self._in_order:
+            return base
+        lifted = verdict > base  # a load plugin's refusal of a smaller number, or a mere score
+        known = -verdict >> REASON_BITS < len(self.profile.refusers)
+        return np.where((base != ABSENT) & (verdict < 0) & lifted & known, verdict, base)
 
     def _clusterwide(
         self,
@@ -282,46 +331,58 @@ class Verdicts:
         verdict: Ints,
         relatives: list[Relative],
         *,
+        exact: bool = True,
         scores: bool = True,
     ) -> Ints:
-        """What depends on other nodes and pods, on top of the row verdicts; writes `verdict`."""
+        """What depends on other nodes and pods, on top of the row verdicts; writes `verdict`.
+
+        Only `exact` verdicts tell why a row was refused.
+        """
         for number, plugin in self._wide[0]:
-            refused = merged(None, number, plugin.refuse(ask, view))
-            if refused is not None:
-                worse = (refused < 0) & ((verdict >= 0) | (verdict < refused)) & (verdict != ABSENT)
-                verdict = np.where(worse, refused, verdict)
+            codes = plugin.refuse(ask, view)
+            if codes is None:
+                continue
+            if not exact:
+                put(verdict, codes, REFUSED)
+                continue
+            refused = coded(number, codes)
+            worse = (codes > 0) & ((verdict >= 0) | (verdict < refused)) & (verdict != ABSENT)
+            verdict = np.where(worse, refused, verdict)
         if not scores:
             return verdict
         feasible = verdict >= 0
         view.feasible = feasible
         for relative in relatives:
-            low, high = extremes(relative.raw, feasible)
-            if (low, high) != (relative.low, relative.high):
-                change = relative.normalised(low, high)
-                change -= relative.normalised(relative.low, relative.high)
-                np.add(verdict, change << SCORE_SHIFT, out=verdict, where=feasible)
+            if relative.stands(verdict):
+                continue
+            high, _ = relative.highest(verdict)
+            if high != relative.high:
+                change = relative.added(high) - relative.added(relative.high)
+                verdict += change if not exact else change * feasible
         for weight, score in self._wide[1]:
             added = score.score(ask, view)
             if added is not None:
-                np.add(verdict, (weight * added) << SCORE_SHIFT, out=verdict, where=feasible)
+                added = (weight * added) << SCORE_SHIFT
+                verdict += added if not exact else added * feasible
         return verdict
 
 
+def put(verdict: Ints, codes: Codes, refused: Ints | int) -> None:
+    """Writes the refusal where a plugin refuses."""
+    np.putmask(verdict, cast(Mask, codes), refused)  # any code but 0 counts as true
+
+
 def merged(refused: Ints | None, number: int, codes: Codes | None) -> Ints | None:
-    """Adds a plugin's refusals; an earlier plugin's stay."""
-    if codes is None:
+    """Adds a plugin's refusals; an earlier plugin's stay. 0 stands for no refusal."""
+    if codes is None or not codes.any():
         return refused
-    coded = np.where(codes == 0, 0, -((number << REASON_BITS) | codes))
-    return coded if refused is None else np.where(refused == 0, coded, refused)
+    ours = np.where(codes > 0, coded(number, codes), 0)
+    return ours if refused is None else np.where(refused == 0, ours, refused)
 
 
-def extremes(raw: Ints, feasible: Mask) -> tuple[int, int]:
-    if not feasible.any():
-        return 0, 0
-    return (
-        int(raw.min(where=feasible, initial=np.iinfo(np.int64).max)),
-        int(raw.max(where=feasible, initial=np.iinfo(np.int64).min)),
-    )
+def coded(number: int, codes: Codes) -> Ints:
+    """A plugin's codes as verdicts below 0."""
+    return -(number << REASON_BITS) - codes.astype(np.int64, copy=False)
 
 
 def decoded(profile: Profile, verdict: int) -> tuple[Filter, int]:

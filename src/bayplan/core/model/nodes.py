@@ -11,7 +11,7 @@ class Image(Struct, frozen=True, gc=False):
 
 
 class Node(Struct, frozen=True):
-    """A machine that pods can be placed on. Amounts are integers: cpu in milli, the rest in units."""
+    """A machine for pods. Amounts are integers: cpu in thousandths, the rest in units."""
 
     name: str
     uid: str

@@ -105,9 +105,9 @@ class Score(Protocol):
 
 @runtime_checkable
 class Normalise(Protocol):
-    """NormalizeScore, for scores of static plugins that are relative to the feasible rows."""
+    """NormalizeScore, for a static score that is relative to the feasible rows' highest."""
 
-    def normalise(self, raw: Ints, low: int, high: int) -> Ints: ...
+    def normalise(self, raw: Ints, high: int) -> Ints: ...
 
 
 @runtime_checkable
@@ -134,7 +134,7 @@ class Permit(Protocol):
 
 
 class Preempt(Protocol):
-    """PostFilter: which pods to remove so that the pod fits. Declared and checked; not called yet."""
+    """PostFilter: which pods to remove so that it fits. Declared and checked; not called yet."""
 
     name: str
 

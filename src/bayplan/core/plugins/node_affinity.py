@@ -80,7 +80,7 @@ class NodeAffinity:
             total += weight * one_term(term, view)
         return total
 
-    def normalise(self, raw: Ints, low: int, high: int) -> Ints:
+    def normalise(self, raw: Ints, high: int) -> Ints:
         return raw if high == 0 else MAX_SCORE * raw // high
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
-from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
 from bayplan.core.state.terms import Count, OwnTerms, Role
 from bayplan.core.state.view import View
 
@@ -98,8 +98,9 @@ class InterPodAffinity:
             column, codes = view.labels(key)
             sums = count.domain_sums(column) * weight
             sums[0] = 0
-            total = sums[codes] if total is None else total + sums[codes]
-        return None if total is None else min_max(total, view.feasible)
+            added = sums.take(codes)
+            total = added if total is None else total + added
+        return None if total is None else min_max(total, view.feasible_rows)
 
     def _weighted(self, ask: Ask) -> Iterator[tuple[int, str, Count]]:
         """(weight, topology key, count) of everything that speaks for or against a domain."""
@@ -119,23 +120,23 @@ def populated(count: Count, key: str, view: View) -> Mask:
     column, codes = view.labels(key)
     table = count.domain_sums(column) > 0
     table[0] = False
-    return table[codes]
+    return table.take(codes)
 
 
 def marked(codes: Codes | None, refused: Mask, bit: int) -> Codes:
     """The latest mark wins: callers go from the last check to the first."""
-    before = np.zeros(len(refused), dtype=np.int64) if codes is None else codes
-    return np.where(refused, bit, before)
+    if codes is None:
+        codes = np.zeros(len(refused), dtype=np.int8)
+    return np.where(refused, np.int8(bit), codes)
 
 
-def min_max(raw: Ints, feasible: Mask | None) -> Ints:
-    passed = raw if feasible is None else raw[feasible]
-    if not len(passed):
-        return np.zeros(len(raw), dtype=np.int64)
-    low, high = int(passed.min()), int(passed.max())
-    if high == low:
-        return np.zeros(len(raw), dtype=np.int64)
-    return (MAX_SCORE * ((raw - low) / (high - low))).astype(np.int64)
+def min_max(raw: Ints, feasible: Rows) -> Ints:
+    """0 for the lowest of the feasible rows, 100 for the highest."""
+    scores = np.zeros(len(raw), dtype=np.int64)
+    passed = raw.take(feasible)
+    if len(passed) and (span := int(passed.max()) - (low := int(passed.min()))):
+        scores[feasible] = MAX_SCORE * ((passed - low) / span)
+    return scores
 
 
 _: type[Filter] = InterPodAffinity

@@ -42,7 +42,7 @@ class RequestedToCapacityRatio(Struct, frozen=True, forbid_unknown_fields=True):
 CPU_AND_MEMORY = (Resource("cpu"), Resource("memory"))
 
 
-class Strategy(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class Strategy(Struct, frozen=True, cache_hash=True, rename="camel", forbid_unknown_fields=True):
     type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
     resources: tuple[Resource, ...] = CPU_AND_MEMORY
     requested_to_capacity_ratio: RequestedToCapacityRatio = RequestedToCapacityRatio()
@@ -101,7 +101,7 @@ class NodeResourcesFit:
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         needs = self._needs(ask)
-        codes: Codes = (view.free < needs.need).dot(needs.bits)
+        codes: Codes = needs.bits.dot(view.free < needs.need)
         return codes | needs.unknown if needs.unknown else codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
@@ -114,38 +114,49 @@ class NodeResourcesFit:
             return np.ones(len(view), dtype=np.bool_)
         need = needs.need.copy()
         need[PODS] = NOT_ASKED
-        return (view.allocatable < need).any(axis=1)
+        short: Mask = np.logical_or.reduce(view.allocatable < need)
+        return short
 
     def score(self, ask: Ask, view: View) -> Ints | None:
-        asked = ask.demand.memo.get((self, "score"))
+        asked = ask.demand.memo.get(self._strategy)
         if asked is None:
             asked = scored_columns(self._strategy.resources, ask, view.cluster, real=False)
-            ask.demand.memo[self, "score"] = asked
-        capacity = view.allocatable[:, asked.where]
-        left = np.maximum(view.free[:, asked.where] - asked.request, 0)
+            ask.demand.memo[self._strategy] = asked
+        if not asked.columns:
+            return np.zeros(len(view), dtype=np.int64)
+        capacity = view.allocatable[asked.where]
+        left = view.free[asked.where] - asked.request
+        np.maximum(left, 0, out=left)
         present = None
-        if not capacity.size or capacity.min() <= 0:
+        if not view.cluster.lacked.isdisjoint(asked.columns):
             present = capacity > 0
             capacity = np.maximum(capacity, 1)
         match self._strategy.type:
             case "LeastAllocated":
-                scores = left * MAX_SCORE // capacity
+                left *= MAX_SCORE
+                scores = left // capacity
             case "MostAllocated":
                 scores = (capacity - left) * MAX_SCORE // capacity
             case _:
                 return self._ratio(asked, (capacity - left) * 100 // capacity, present)
-        if present is None:
-            return scores.dot(asked.weights) // asked.weight
-        total = (scores * present).dot(asked.weights)
-        return total // np.maximum(present.dot(asked.weights), 1)
+        mean: Ints
+        if present is not None:
+            total = asked.weights.dot(scores * present)
+            mean = total // np.maximum(asked.weights.dot(present), 1)
+        elif asked.halves:
+            mean = (scores[0] + scores[1]) >> 1
+        else:
+            mean = asked.weights.dot(scores) // asked.weight
+        return mean
 
     def _ratio(self, asked: "Scored", percent: Ints, present: Mask | None) -> Ints:
         """RequestedToCapacityRatio: resources that score nothing do not weigh either."""
         scores = self._by_utilization[percent]
         if present is not None:
             scores = scores * present
-        weight = np.maximum((scores > 0).dot(asked.weights), 1)
-        return (2 * scores.dot(asked.weights) + weight) // (2 * weight)  # rounds half up
+        weight = np.maximum(asked.weights.dot(scores > 0), 1)
+        mean: Ints = (2 * asked.weights.dot(scores) + weight) // (2 * weight)  # rounds half up
+        return mean
 
     def _needs(self, ask: Ask) -> "Needs":
         needs: Needs | None = ask.demand.memo.get(self)
@@ -170,7 +181,7 @@ class NodeResourcesFit:
                 bits[column] = 1 << len(reasons)
             text = "Too many pods" if name == "pods" else f"Insufficient {name}"
             reasons.append(Reason(text, True, FREED))
-        return Needs(need, bits, unknown, tuple(reasons))
+        return Needs(need[:, np.newaxis], bits, unknown, tuple(reasons))
 
     def _ignores(self, name: str) -> bool:
         if name in NATIVE or "/" not in name:
@@ -196,23 +207,29 @@ class NodeResourcesBalancedAllocation:
             ask.demand.memo[self] = asked
         if asked.best_effort:
             return None
-        capacity = view.allocatable[:, asked.where]
-        used = capacity - view.free[:, asked.where]
-        if asked.width == 2 and capacity.size and capacity.min() > 0:
-            both = used + asked.with_and_without  # (with, without) × rows × resources
-            fractions = np.minimum(both / capacity, 1.0)
-            deviation = np.abs((fractions[..., 0] - fractions[..., 1]) / 2)
-            balance = ((1 - deviation) * MAX_SCORE).astype(np.int64)
-            gain = balance[0] - balance[1]
+        capacity = view.allocatable[asked.where]
+        used = capacity - view.free[asked.where]
+        if asked.width == 2 and view.cluster.lacked.isdisjoint(asked.columns):
+            fractions = (used + asked.with_and_without) / capacity  # 2 × resources × rows
+            np.minimum(fractions, 1.0, out=fractions)
+            deviation = fractions[:, 0] - fractions[:, 1]
+            np.abs(deviation, out=deviation)
+            deviation *= 0.5
+            np.subtract(1.0, deviation, out=deviation)
+            deviation *= MAX_SCORE
+            balance = deviation.astype(np.int64)
+            gain: Ints = balance[0] - balance[1]
         else:
             gain = balance_of(used + asked.request, capacity) - balance_of(used, capacity)
-        return (gain + 3 * MAX_SCORE // 2) >> 1
+        gain += 3 * MAX_SCORE // 2
+        gain >>= 1
+        return gain
 
 
 class Needs(Struct, frozen=True):
     """What NodeResourcesFit compares for one demand."""
 
-    need: Ints
+    need: Ints  # resources × 1
     bits: Ints  # per column the bit of its reason
     unknown: int  # the bits of resources that no node has
     reasons: tuple[Reason, ...]
@@ -223,14 +240,13 @@ class Scored(Struct, frozen=True):
 
     where: slice | list[int]  # columns
     width: int
-    request: Ints
+    request: Ints  # resources × 1
     weights: Ints
     weight: int  # their sum
+    halves: bool  # two resources of weight 1
+    with_and_without: Ints  # the request, and nothing: 2 × resources × 1
     best_effort: bool  # requests none of the configured resources
-
-    @property
-    def with_and_without(self) -> Ints:
-        return np.stack((self.request, np.zeros_like(self.request)))[:, np.newaxis]
+    columns: tuple[int, ...]
 
 
 def scored_columns(
@@ -251,10 +267,14 @@ def scored_columns(
         amounts.append(amount)
         weights.append(resource.weight)
     adjacent = columns == list(range(columns[0], columns[0] + len(columns))) if columns else False
+    request = np.array(amounts, dtype=np.int64)[:, np.newaxis]
     return Scored(
         where=slice(columns[0], columns[-1] + 1) if adjacent else columns,
         width=len(columns),
-        request=np.array(amounts, dtype=np.int64),
+        request=request,
+        with_and_without=np.stack((request, np.zeros_like(request))),
+        halves=weights == [1, 1],
+        columns=tuple(columns),
         weights=np.array(weights, dtype=np.int64),
         weight=sum(weights),
         best_effort=best_effort,
@@ -263,27 +283,27 @@ def scored_columns(
 
 def balance_of(used: Ints, capacity: Ints) -> Ints:
     """100 minus the deviation of the used fractions, over the resources that the node has."""
-    present = capacity > 0
+    present = capacity > 0  # resources × rows
     fractions = np.where(present, np.minimum(used / np.maximum(capacity, 1), 1.0), 0.0)
-    count = present.sum(axis=1)
+    count = present.sum(axis=0)
     at_least_1 = np.maximum(count, 1)
     mean = running_sum(fractions) / at_least_1
-    squares = np.where(present, (fractions - mean[:, np.newaxis]) ** 2, 0.0)
+    squares = np.where(present, (fractions - mean) ** 2, 0.0)
     deviation = np.sqrt(running_sum(squares) / at_least_1)
-    rows = np.arange(len(used))
-    if fractions.shape[1]:
-        first = fractions[rows, present.argmax(axis=1)]
-        last = fractions[rows, present.shape[1] - 1 - present[:, ::-1].argmax(axis=1)]
+    if len(fractions):
+        rows = np.arange(fractions.shape[1])
+        first = fractions[present.argmax(axis=0), rows]
+        last = fractions[len(present) - 1 - present[::-1].argmax(axis=0), rows]
         deviation = np.where(count == 2, np.abs((first - last) / 2), deviation)
     deviation = np.where(count < 2, 0.0, deviation)
     return ((1 - deviation) * MAX_SCORE).astype(np.int64)
 
 
-def running_sum(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Adds column by column, in the order in which kube-scheduler adds."""
-    total = np.zeros(len(columns))
-    for column in columns.T:
-        total = total + column
+def running_sum(lines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Adds resource by resource, in the order in which kube-scheduler adds."""
+    total = np.zeros(lines.shape[1])
+    for line in lines:
+        total = total + line
     return total
 
 

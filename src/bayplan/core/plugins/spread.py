@@ -17,7 +17,7 @@ from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
 from bayplan.core.plugins.node_affinity import required
 from bayplan.core.plugins.taints import untolerated
-from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.arrays import Codes, Ints
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.terms import EligibleSums, OwnTerms, Term
 from bayplan.core.state.view import View
@@ -46,11 +46,11 @@ class PodTopologySpread:
         own = ask.own
         if own is None or not any(spread.hard for spread, _ in own.spread):
             return None
-        codes = np.zeros(len(view), dtype=np.int64)
+        codes: Codes | None = None
         for (spread, _), sums in zip(
             of_kind(own, hard=True), kept_sums(ask, view.cluster, hard=True), strict=True
         ):
-            _, domains = view.labels(spread.topology_key)
+            column, domains = view.labels(spread.topology_key)
             counted = sums.nodes > 0
             counted[0] = False
             domain_count = int(np.count_nonzero(counted))
@@ -58,13 +58,11 @@ class PodTopologySpread:
             if domain_count and domain_count >= spread.min_domains:
                 least = int(sums.sums[counted].min())
             itself = spread.selector is not None and spread.selector.matches(ask.pod.labels)
-            verdicts = np.where(sums.sums + int(itself) - least > spread.max_skew, TOO_SKEWED, 0)
-            if len(verdicts) < len(view.cluster.column(spread.topology_key).values):
-                empty = TOO_SKEWED if int(itself) - least > spread.max_skew else 0
-                spare = len(view.cluster.column(spread.topology_key).values) - len(verdicts)
-                verdicts = np.concatenate((verdicts, np.full(spare, empty)))
+            skewed = padded(sums.sums, len(column.values)) + int(itself) - least > spread.max_skew
+            verdicts = skewed.astype(np.int8)
             verdicts[0] = NO_LABEL
-            codes = np.where(codes == 0, verdicts[domains], codes)
+            found = verdicts.take(domains)
+            codes = found if codes is None else np.where(codes == 0, found, codes)
         return codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
@@ -78,50 +76,46 @@ class PodTopologySpread:
         own = ask.own
         if own is None or all(spread.hard for spread, _ in own.spread):
             return None
-        cluster = view.cluster
-        feasible = np.ones(len(view), dtype=np.bool_) if view.feasible is None else view.feasible
-        soft = of_kind(own, hard=False)
+        cluster, soft = view.cluster, of_kind(own, hard=False)
+        scored = view.feasible_rows
         domains = [view.labels(spread.topology_key)[1] for spread, _ in soft]
-        scored = feasible & np.logical_and.reduce([codes != 0 for codes in domains])
-        raw = np.zeros(len(view))
+        for codes in domains:  # nodes without all of the labels are not scored
+            scored = scored[codes.take(scored) != 0]
+        raw = np.zeros(len(scored))
         sums = kept_sums(ask, cluster, hard=False)
         for (spread, term), codes, kept in zip(soft, domains, sums, strict=True):
             if spread.topology_key == HOSTNAME:
-                size = int(np.count_nonzero(scored))
-                counts = per_row(term, cluster)[view.row_numbers]
+                rows = scored if view.rows is None else view.rows.take(scored)
+                counts = term.matched.per_row(len(cluster.nodes)).take(rows)
+                size = len(scored)
             else:
                 present = np.zeros(len(cluster.column(spread.topology_key).values), dtype=np.bool_)
-                present[codes[scored]] = True
+                present[codes.take(scored)] = True
                 size = int(np.count_nonzero(present))
-                counts = padded(kept.sums, len(present))[codes]
-            raw = raw + (counts * math.log(size + 2) + (spread.max_skew - 1))
-        whole = np.floor(raw)
-        rounded = (whole + (raw - whole >= 0.5)).astype(np.int64)
-        return normalised(rounded, scored)
+                counts = padded(kept.sums, len(present)).take(codes.take(scored))
+            raw += counts * math.log(size + 2) + (spread.max_skew - 1)
+        scores = np.zeros(len(view), dtype=np.int64)
+        scores[scored] = normalised(rounded(raw))
+        return scores
 
 
-def normalised(raw: Ints, scored: Mask) -> Ints:
-    """Fewer is better: 100 for the least, 0 for rows that are not scored."""
-    if not scored.any():
-        return np.zeros(len(raw), dtype=np.int64)
-    low = int(raw.min(where=scored, initial=np.iinfo(np.int64).max))
-    high = int(raw.max(where=scored, initial=0))
+def rounded(raw: NDArray[np.float64]) -> Ints:
+    """Half away from zero, as Go rounds."""
+    whole = np.floor(raw)
+    whole += raw - whole >= 0.5
+    return whole.astype(np.int64)
+
+
+def normalised(raw: Ints) -> Ints:
+    """Fewer is better: 100 for the least."""
+    high = int(raw.max()) if len(raw) else 0
     if high == 0:
-        return np.where(scored, MAX_SCORE, 0)
-    return np.where(scored, MAX_SCORE * (high + low - raw) // high, 0)
+        return np.full(len(raw), MAX_SCORE, dtype=np.int64)
+    return MAX_SCORE * (high + int(raw.min()) - raw) // high
 
 
 def of_kind(own: OwnTerms, *, hard: bool) -> list[tuple[Spread, Term]]:
     return [(spread, term) for spread, term in own.spread if spread.hard is hard]
-
-
-def per_row(term: Term, cluster: Cluster) -> Ints:
-    """Matching pods per row, eligible or not."""
-    counts = np.zeros(len(cluster.nodes), dtype=np.int64)
-    by_row = term.matched.by_row
-    rows = np.fromiter(by_row.keys(), dtype=np.intp, count=len(by_row))
-    counts[rows] = np.fromiter(by_row.values(), dtype=np.int64, count=len(by_row))
-    return counts
 
 
 def padded(sums: Ints, size: int) -> Ints:
@@ -156,7 +150,7 @@ def refresh(
     view = View(cluster, None if whole else rows)
     domains = eligible_domains(row, spread, keys, view)
     if whole:
-        full = np.zeros(len(cluster.nodes), dtype=np.int32)
+        full = np.zeros(len(cluster.nodes), dtype=np.intp)
         full[: len(domains)] = domains
         sums.rebuild(full, len(cluster.column(spread.topology_key).values))
     else:
@@ -165,9 +159,7 @@ def refresh(
     sums.position = log.head
 
 
-def eligible_domains(
-    row: RowKey, spread: Spread, keys: list[str], view: View
-) -> NDArray[np.int32]:
+def eligible_domains(row: RowKey, spread: Spread, keys: list[str], view: View) -> NDArray[np.intp]:
     """Per row its domain's code, 0 where the node does not count for this pod."""
     eligible = view.alive.copy()
     for key in keys:
@@ -176,7 +168,7 @@ def eligible_domains(
         eligible &= matched
     if spread.honor_taints and (tainted := untolerated(row.tolerations, view)) is not None:
         eligible &= tainted == 0
-    domains: NDArray[np.int32] = np.where(eligible, view.labels(spread.topology_key)[1], 0)
+    domains: NDArray[np.intp] = np.where(eligible, view.labels(spread.topology_key)[1], 0)
     return domains
 
 

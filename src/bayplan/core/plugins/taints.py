@@ -40,7 +40,7 @@ class TaintToleration:
         counts = by_taint_set(view, count)
         return np.zeros(len(view), dtype=np.int64) if counts is None else counts
 
-    def normalise(self, raw: Ints, low: int, high: int) -> Ints:
+    def normalise(self, raw: Ints, high: int) -> Ints:
         if high == 0:
             return np.full(len(raw), MAX_SCORE, dtype=np.int64)
         return MAX_SCORE - MAX_SCORE * raw // high

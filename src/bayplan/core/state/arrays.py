@@ -4,13 +4,13 @@ Nothing here knows what the rows mean.
 """
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Codes = NDArray[np.int64]  # per row a bit set over a plugin's reasons; 0 passes
+Codes = NDArray[np.signedinteger[Any]]  # per row a bit set over a plugin's reasons; 0 passes
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
@@ -58,10 +58,13 @@ class Interner(Generic[T]):
     change restores the numbering exactly.
     """
 
+    NOT_STATE = ("changes",)
+
     def __init__(self) -> None:
         self.codes: dict[T, int] = {}
         self.values: list[T | None] = [None]
         self.users: list[int] = [0]
+        self.changes = 0  # rises when a value gets or loses its number
 
     def acquire(self, value: T) -> int:
         code = self.codes.get(value)
@@ -69,6 +72,7 @@ class Interner(Generic[T]):
             code = self.codes[value] = len(self.values)
             self.values.append(value)
             self.users.append(0)
+            self.changes += 1
         self.users[code] += 1
         return code
 
@@ -77,6 +81,7 @@ class Interner(Generic[T]):
         if not self.users[code] and code == len(self.values) - 1:
             del self.codes[self.values.pop()]  # type: ignore[arg-type]
             self.users.pop()
+            self.changes += 1
 
     def __len__(self) -> int:
         return len(self.values)

@@ -9,10 +9,12 @@ began. Nothing here knows Kubernetes, the clock, or why a pod was placed.
 
 The columns of `free` and `allocatable` are `SCORED_CPU` and `SCORED_MEMORY` (what scores count,
 where containers that request nothing get defaults), then `PODS`, `CPU`, `MEMORY`, `STORAGE`, then
-one per other resource in the order of first sight.
+one per other resource in the order of first sight. They are kept together by row, since a
+placement writes, and a refresh gathers, whole rows.
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +35,7 @@ from bayplan.core.state.terms import OwnTerms, Term, TermTable
 SCORED_CPU, SCORED_MEMORY, PODS, CPU, MEMORY, STORAGE = range(6)
 NOT_ASKED = np.iinfo(np.int64).min  # no node has less free than this
 KEPT_DEMANDS = 1 << 16
+COLUMNS = ("allocatable", "free", "alive", "unschedulable", "unreadable", "taints", "hashes")
 
 
 class Demand(Struct, frozen=True):
@@ -58,7 +61,15 @@ class Cluster:
     """The one owner of the cluster's state."""
 
     # Not state: logs only grow, versions only rise, and the rest is derived on demand.
-    NOT_STATE = ("static_log", "load_log", "version", "image_versions", "_demands", "_undo")
+    NOT_STATE = (
+        "static_log",
+        "load_log",
+        "version",
+        "image_versions",
+        "facts_version",
+        "_demands",
+        "_undo",
+    )
 
     def __init__(self, rows: int = 64) -> None:
         width = 8
@@ -71,6 +82,8 @@ class Cluster:
         self.resource_columns: dict[str, int] = {n: i for i, n in enumerate(self.resources) if n}
         self.allocatable: Ints = np.zeros((rows, width), dtype=np.int64)  # rows × resources
         self.free: Ints = np.zeros((rows, width), dtype=np.int64)  # rows × resources
+        self.lacking: Counter[int] = Counter()  # by column: the nodes that have none of it
+        self.lacked: frozenset[int] = frozenset()  # the columns that some node has none of
         self.alive: Mask = np.zeros(rows, dtype=np.bool_)
         self.unschedulable: Mask = np.zeros(rows, dtype=np.bool_)
         self.unreadable: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)  # unreadable pods
@@ -79,9 +92,10 @@ class Cluster:
         self.taint_sets: Interner[tuple[Taint, ...]] = Interner()
         self.labels = LabelColumns()
         self.images: dict[str, dict[int, int]] = {}  # by name: row → size in bytes
-        self.ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}  # (protocol, port): row → ip → pods
+        # by protocol and port: row → address → pods that use it
+        self.ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
         self.pods: dict[str, Resident] = {}  # by uid
-        self.orphans: dict[str, dict[str, Pod]] = {}  # bound to a node that is not here: by node, uid
+        self.orphans: dict[str, dict[str, Pod]] = {}  # bound to unknown nodes: by node, then uid
         self.closed: dict[str, set[str]] = {}  # node name: uids of unreadable pods
         self.index = PodIndex()
         self.terms = TermTable()
@@ -89,6 +103,7 @@ class Cluster:
         self.load_log = RowLog()
         self.version = 0
         self.image_versions: dict[str, int] = {}  # by name; rises when its holders change
+        self.facts_version = 0  # rises with any of them, and with the number of nodes
         self._demands: dict[RowKey, Demand] = {}
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
 
@@ -191,6 +206,7 @@ class Cluster:
             del self.terms.namespaces[name]
         else:
             self.terms.namespaces[name] = labels
+        self.terms.generation += 1
         for resident in affected:
             resident.matched = self.terms.counting(resident.pod)
             self._count(resident, 1)
@@ -227,9 +243,10 @@ class Cluster:
             inverse, arguments = undo.pop()
             inverse(*arguments)
         for name in self.resources[resources:]:
-            del self.resource_columns[name]
+            del self.lacking[self.resource_columns.pop(name)]
             self._demands.clear()
         del self.resources[resources:]
+        self.lacked = frozenset(at for at, nodes in self.lacking.items() if nodes)
         self._undo = undo
 
     def _done(self, inverse: Callable[..., Any], *arguments: Any) -> None:
@@ -253,7 +270,7 @@ class Cluster:
         if resident.matched:
             self._count(resident, 1)
         if own is not None:
-            own.own(row, 1)
+            self.terms.owned(own, row, 1)
         if pod.row.ports:
             self._use_ports(row, pod.row.ports, 1)
         self.index.add(pod)
@@ -270,7 +287,7 @@ class Cluster:
             self._count(resident, -1)
         self.index.remove(pod)
         if resident.own is not None:
-            resident.own.own(row, -1)
+            self.terms.owned(resident.own, row, -1)
             self.release_terms(resident.own)
         if pod.row.ports:
             self._use_ports(row, pod.row.ports, -1)
@@ -341,17 +358,25 @@ class Cluster:
     def _write_allocatable(self, row: int, old: Node | None, new: Node | None) -> None:
         amounts = new.allocatable if new is not None else {}
         self._add_resources([name for name in amounts if name not in self.resource_columns])
-        before = self.allocatable[row].copy()
         line = self.allocatable[row]
+        before = np.zeros_like(line) if old is None else line.copy()
+        if old is not None:
+            self.lacking.subtract(np.flatnonzero(line == 0).tolist())
         line[:] = 0
         for name, amount in amounts.items():
             line[self.resource_columns[name]] = amount
         line[SCORED_CPU], line[SCORED_MEMORY] = line[CPU], line[MEMORY]
         self.free[row] += line - before
+        if new is not None:
+            self.lacking.update(np.flatnonzero(line == 0).tolist())
+        else:
+            line[:] = 1  # nobody divides by a vacant row's zero
+        self.lacked = frozenset(at for at, nodes in self.lacking.items() if nodes)
 
     def _write_images(self, row: int, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and old.images == new.images:
             return
+        self.facts_version += 1
         for name in (name for image in (old.images if old else ()) for name in image.names):
             holders = self.images.get(name)
             if holders is not None and holders.pop(row, None) is not None and not holders:
@@ -418,7 +443,7 @@ class Cluster:
         more = rows - len(self.nodes)
         self.nodes += [None] * more
         self.residents += [{} for _ in range(more)]
-        for name in ("allocatable", "free", "alive", "unschedulable", "unreadable", "taints", "hashes"):
+        for name in COLUMNS:
             setattr(self, name, grown(getattr(self, name), rows))
         self.labels.grow(rows)
 
@@ -427,6 +452,7 @@ class Cluster:
             column = self.resource_columns[name] = len(self.resources)
             self.resources.append(name)
             self._demands.clear()
+            self.lacking[column] = self.node_count
             if column == self.free.shape[1]:
                 spare = np.zeros((len(self.nodes), 8), dtype=np.int64)
                 self.free = np.hstack((self.free, spare))

@@ -13,10 +13,13 @@ from bayplan.core.state.arrays import Interner, Mask, grown
 class LabelColumn:
     """One label key over all rows: the code of its value, 0 where the node lacks the label."""
 
+    NOT_STATE = ("_numbers",)
+
     def __init__(self, key: str, rows: int) -> None:
         self.key = key
-        self.codes: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
+        self.codes: NDArray[np.intp] = np.zeros(rows, dtype=np.intp)
         self.values: Interner[str] = Interner()
+        self._numbers: tuple[int, NDArray[np.int64], Mask] | None = None
 
     def grow(self, rows: int) -> None:
         self.codes = grown(self.codes, rows)  # type: ignore[assignment]
@@ -29,21 +32,22 @@ class LabelColumn:
 
     def numbers(self) -> tuple[NDArray[np.int64], Mask]:
         """Per code the value as an int64, and whether it is one."""
-        parsed = [None if value is None else base10(value) for value in self.values.values]
-        valid = np.array([number is not None for number in parsed])
-        return np.array([number or 0 for number in parsed], dtype=np.int64), valid
+        if self._numbers is None or self._numbers[0] != self.values.changes:
+            parsed = [None if value is None else base10(value) for value in self.values.values]
+            valid = np.array([number is not None for number in parsed])
+            numbers = np.array([number or 0 for number in parsed], dtype=np.int64)
+            self._numbers = (self.values.changes, numbers, valid)
+        return self._numbers[1:]
 
-    def matches(self, requirement: Requirement, codes: NDArray[np.int32]) -> Mask:
+    def matches(self, requirement: Requirement, codes: NDArray[np.intp]) -> Mask:
         """Which of the given codes satisfy the requirement."""
         match requirement.op:
             case "Exists":
-                return codes != 0
+                return np.not_equal(codes, 0)
             case "DoesNotExist":
-                return codes == 0
+                return np.equal(codes, 0)
             case "In" | "NotIn":
-                wanted = [
-                    code for v in requirement.values if (code := self.values.codes.get(v, 0))
-                ]
+                wanted = [code for v in requirement.values if (code := self.values.codes.get(v, 0))]
                 if not wanted:
                     found: Mask = np.zeros(len(codes), dtype=np.bool_)
                 elif len(wanted) == 1:
@@ -64,6 +68,8 @@ class LabelColumn:
 
 class LabelColumns:
     """The label columns that somebody asked for."""
+
+    NOT_STATE = ("columns",)  # derived on demand
 
     def __init__(self) -> None:
         self.columns: dict[str, LabelColumn] = {}

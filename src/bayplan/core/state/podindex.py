@@ -13,6 +13,10 @@ MAX_KEYS = 64  # beyond this, a selector over a new key reads every pod
 
 
 class PodIndex:
+    """Uids by label, for the keys that were asked for."""
+
+    NOT_STATE = ("keys",)  # derived on demand
+
     def __init__(self) -> None:
         self.keys: dict[str, dict[str, dict[str, None]]] = {}  # label key → value → uids
 

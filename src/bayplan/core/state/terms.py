@@ -8,7 +8,7 @@ newcomer that matches the term.
 Nothing here decides; plugins read the counts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 import numpy as np
@@ -74,8 +74,11 @@ class TermKey(Struct, frozen=True, cache_hash=True):
 class Count:
     """Amounts per row and, for topology keys that were asked for, their sums per domain."""
 
+    NOT_STATE = ("dense", "sums")  # derived from `by_row` on demand
+
     def __init__(self) -> None:
         self.by_row: dict[int, int] = {}
+        self.dense: Ints | None = None  # the same as an array, once it was asked for
         self.sums: dict[str, tuple[LabelColumn, Ints]] = {}  # by topology key: per value code
 
     def add(self, row: int, amount: int) -> None:
@@ -84,8 +87,20 @@ class Count:
             self.by_row[row] = now
         else:
             self.by_row.pop(row, None)
+        if self.dense is not None:
+            if row >= len(self.dense):
+                self.dense = np.concatenate((self.dense, np.zeros(row + 1, dtype=np.int64)))
+            self.dense[row] += amount
         for column, _ in self.sums.values():
             self._sums(column)[column.codes[row]] += amount
+
+    def per_row(self, rows: int) -> Ints:
+        """The amount of each of the first `rows` rows."""
+        if self.dense is None or len(self.dense) < rows:
+            self.dense = np.zeros(rows, dtype=np.int64)
+            for row, amount in self.by_row.items():
+                self.dense[row] = amount
+        return self.dense[:rows]
 
     def relabelled(self, row: int, column: LabelColumn, before: int) -> None:
         """The row's value for the column's key changed from code `before`."""
@@ -125,7 +140,7 @@ class EligibleSums:
     def __init__(self, term: "Term", rows: int) -> None:
         self.term = term
         term.eligible.append(self)
-        self.domain: NDArray[np.int32] = np.zeros(rows, dtype=np.int32)  # 0: not counted
+        self.domain: NDArray[np.intp] = np.zeros(rows, dtype=np.intp)  # 0: not counted
         self.sums: Ints = np.zeros(64, dtype=np.int64)  # per value code
         self.nodes: Ints = np.zeros(64, dtype=np.int64)  # eligible nodes per value code
         self.position = -1  # in the static log
@@ -134,7 +149,7 @@ class EligibleSums:
         if row < len(self.domain):
             self.sums[self.domain[row]] += amount
 
-    def rebuild(self, domain: NDArray[np.int32], width: int) -> None:
+    def rebuild(self, domain: NDArray[np.intp], width: int) -> None:
         self.domain = domain.copy()
         self.nodes = np.bincount(domain, minlength=width).astype(np.int64)
         self.sums = np.zeros(len(self.nodes), dtype=np.int64)
@@ -158,6 +173,10 @@ class EligibleSums:
 
 
 class Term:
+    """The pods that match, and the pods that have it as their own."""
+
+    NOT_STATE = ("eligible",)  # derived from `matched` on demand
+
     def __init__(self, key: TermKey) -> None:
         self.key = key
         self.users = 0
@@ -182,17 +201,22 @@ class Term:
         for sums in self.eligible:
             sums.add(row, amount)
 
-    def add_owner(self, role: Role, topology_key: str, row: int, amount: int) -> None:
+    def add_owner(self, role: Role, topology_key: str, row: int, amount: int) -> bool:
+        """True when the term got its first owner or lost its last."""
+        had = bool(self.owned)
         count = self.owned.get((role, topology_key))
         if count is None:
             count = self.owned[role, topology_key] = Count()
         count.add(row, amount)
         if not count.by_row:
             del self.owned[role, topology_key]
+        return had != bool(self.owned)
 
 
 class OwnTerms:
     """A pod's own terms, resolved. Pods with equal terms share one, and with it `sums`."""
+
+    NOT_STATE = ("sums",)
 
     def __init__(self, terms: PodTerms, resolve: Callable[[TermKey], Term]) -> None:
         self.terms = terms
@@ -231,15 +255,20 @@ class OwnTerms:
                 sums.term.eligible.remove(sums)
         self.sums.clear()
 
-    def own(self, row: int, sign: int) -> None:
-        """A pod with these terms appears on (+1) or leaves (-1) the row."""
-        for affinity, term in self.anti:
-            term.add_owner(Role.ANTI, affinity.topology_key, row, sign)
-        for affinity, term in self.affinity:
-            term.add_owner(Role.HARD, affinity.topology_key, row, sign)
-        for weight, affinity, term in self.preferred:
-            if weight:
-                term.add_owner(Role.SOFT, affinity.topology_key, row, sign * weight)
+    def own(self, row: int, sign: int) -> bool:
+        """Counts an owner; True when a term got its first owner or lost its last."""
+        changed = [
+            term.add_owner(role, affinity.topology_key, row, sign * amount)
+            for role, amount, affinity, term in self.roles()
+        ]
+        return any(changed)
+
+    def roles(self) -> list[tuple[Role, int, AffinityTerm, Term]]:
+        """What a placed pod with these terms is to newcomers, and how much it counts."""
+        roles = [(Role.ANTI, 1, affinity, term) for affinity, term in self.anti]
+        roles += [(Role.HARD, 1, affinity, term) for affinity, term in self.affinity]
+        roles += [(Role.SOFT, w, affinity, term) for w, affinity, term in self.preferred if w]
+        return roles
 
 
 def counted(spread: Spread) -> Selector | None:
@@ -251,69 +280,80 @@ def part(term: AffinityTerm) -> Part:
     return Part(term.selector, term.namespaces, term.namespace_selector)
 
 
+Place = tuple[str, str, str | None]  # label key, namespace, value; "" for any, None for any
+
+
 class TermIndex:
     """Finds the terms that a pod's labels may match, without asking each of them.
 
     A term stands under one In value, or one Exists key, of its first part, with its namespaces
-    where they are plain names; a term that has neither stands under nothing and is always asked.
+    where they are plain names; a term that has neither is always asked.
     """
 
     def __init__(self) -> None:
-        self.buckets: dict[tuple[str, str, str | None], list[Term]] = {}
+        self.by_key: dict[str, dict[tuple[str, str | None], list[Term]]] = {}
+        self.always: list[Term] = []
 
-    def places(self, term: Term) -> list[tuple[str, str, str | None]]:
+    def places(self, term: Term) -> list[Place]:
         first = term.key.parts[0]
-        if first.selector is None:
-            return []
+        assert first.selector is not None
         spaces = first.namespaces if first.namespace_selector is None else ("",)
         for requirement in first.selector.requirements:
             if requirement.op == "In":
-                return [(s, requirement.key, v) for s in spaces for v in requirement.values]
+                return [(requirement.key, s, v) for s in spaces for v in requirement.values]
         for requirement in first.selector.requirements:
             if requirement.op == "Exists":
-                return [(space, requirement.key, None) for space in spaces]
-        return [("", "", None)]
+                return [(requirement.key, space, None) for space in spaces]
+        return []
 
     def add(self, term: Term) -> None:
-        for place in self.places(term):
-            self.buckets.setdefault(place, []).append(term)
+        if term.key.parts[0].selector is None:
+            return  # matches nothing
+        places = self.places(term)
+        if not places:
+            self.always.append(term)
+        for key, space, value in places:
+            self.by_key.setdefault(key, {}).setdefault((space, value), []).append(term)
 
     def remove(self, term: Term) -> None:
-        for place in self.places(term):
-            bucket = self.buckets[place]
-            bucket.remove(term)
-            if not bucket:
-                del self.buckets[place]
+        if term.key.parts[0].selector is None:
+            return
+        places = self.places(term)
+        if not places:
+            self.always.remove(term)
+        for key, space, value in places:
+            buckets = self.by_key[key]
+            buckets[space, value].remove(term)
+            if not buckets[space, value]:
+                del buckets[space, value]
+                if not buckets:
+                    del self.by_key[key]
 
-    def candidates(self, pod: Pod) -> Iterable[Term]:
-        buckets = self.buckets
-        if not buckets:
-            return ()
-        found: list[Term] = []
-        space = pod.namespace
-        for key, value in pod.labels.items():
-            for place in (
-                (space, key, value),
-                ("", key, value),
-                (space, key, None),
-                ("", key, None),
-            ):
-                if place in buckets:
-                    found += buckets[place]
-        always = ("", "", None)
-        if always in buckets:
-            found += buckets[always]
+    def candidates(self, pod: Pod) -> list[Term]:
+        found = list(self.always) if self.always else []
+        by_key = self.by_key
+        if by_key:
+            for key, value in pod.labels.items():
+                buckets = by_key.get(key)
+                if buckets is not None:
+                    space = pod.namespace
+                    for place in ((space, value), ("", value), (space, None), ("", None)):
+                        if place in buckets:
+                            found += buckets[place]
         return found
 
 
 class TermTable:
     """The terms in use, their counts, and how to find them."""
 
+    NOT_STATE = ("generation",)
+
     def __init__(self) -> None:
         self.namespaces: dict[str, dict[str, str]] = {}
         self.terms: dict[TermKey, Term] = {}
         self.own: dict[PodTerms, OwnTerms] = {}
         self.index = TermIndex()
+        self.generation = 0  # rises when a newcomer's `concerning` may have changed
 
     def acquire(self, terms: PodTerms, count: Callable[[Term], None]) -> OwnTerms:
         """The resolved terms, with one more user. `count` fills a term that is new."""
@@ -354,6 +394,11 @@ class TermTable:
         """The terms that count the pod once it is placed."""
         found = self.index.candidates(pod)
         return tuple(t for t in found if t.counts(pod, self.namespaces)) if found else ()
+
+    def owned(self, own: OwnTerms, row: int, sign: int) -> None:
+        """A pod with these terms appears on (+1) or leaves (-1) the row."""
+        if own.own(row, sign):
+            self.generation += 1
 
     def concerning(self, pod: Pod) -> tuple[Term, ...]:
         """The terms of placed pods that a newcomer matches."""

@@ -1,6 +1,6 @@
-"""Some rows of the cluster, or all of them, as a plugin reads them. Nobody writes through a view."""
+"""Some rows of the cluster, or all of them, as a plugin reads them. Nobody writes through it."""
 
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,36 +18,51 @@ class View:
         self.rows = rows
         self.size = cluster.height if rows is None else len(rows)
         self.feasible: Mask | None = None  # for scores of cluster plugins: the rows that passed
+        self._free: Ints | None = None
+        self._allocatable: Ints | None = None
 
     def __len__(self) -> int:
         return self.size
 
-    @cached_property
-    def free(self) -> Ints:  # rows × resources
-        return self._take(self.cluster.free)
+    @property
+    def free(self) -> Ints:  # resources × rows
+        if self._free is None:
+            self._free = np.ascontiguousarray(self._take(self.cluster.free).T)
+        return self._free
 
-    @cached_property
-    def allocatable(self) -> Ints:  # rows × resources
-        return self._take(self.cluster.allocatable)
+    @property
+    def allocatable(self) -> Ints:  # resources × rows
+        if self._allocatable is None:
+            self._allocatable = np.ascontiguousarray(self._take(self.cluster.allocatable).T)
+        return self._allocatable
 
-    @cached_property
+    @property
+    def feasible_rows(self) -> Rows:
+        """Positions in the view of the rows that passed; all of them if nobody said."""
+        return np.arange(self.size) if self.feasible is None else np.flatnonzero(self.feasible)
+
+    @property
     def row_numbers(self) -> Rows:
         return np.arange(self.size) if self.rows is None else self.rows
 
-    @cached_property
+    @property
     def unschedulable(self) -> Mask:
         return self._take(self.cluster.unschedulable)
 
-    @cached_property
+    @property
     def alive(self) -> Mask:
         return self._take(self.cluster.alive)
 
-    @cached_property
+    @property
+    def hashes(self) -> NDArray[np.uint32]:
+        return self._take(self.cluster.hashes)
+
+    @property
     def taints(self) -> NDArray[np.int32]:
         """Codes of the cluster's taint sets; 0 for none."""
         return self._take(self.cluster.taints)
 
-    def labels(self, key: str) -> tuple[LabelColumn, NDArray[np.int32]]:
+    def labels(self, key: str) -> tuple[LabelColumn, Rows]:
         """The column of a label key, and the codes of these rows."""
         column = self.cluster.column(key)
         return column, self._take(column.codes)
@@ -61,7 +76,7 @@ class View:
             return mask
         return np.isin(self.rows, found)
 
-    def _take(self, array):  # type: ignore[no-untyped-def]
+    def _take(self, array: NDArray[Any]) -> NDArray[Any]:
         if self.rows is None:
             return array[: self.size]
         return array.take(self.rows, axis=0)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
-from bayplan.core.state.terms import OwnTerms
+from bayplan.core.state.terms import OwnTerms, Term
 
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 10.0
@@ -28,6 +28,8 @@ class Waiter(Struct, gc=False):
     sort: SortKey
     arrival: int
     own: OwnTerms | None = None
+    concerning: tuple[Term, ...] = ()
+    generation: int = -1  # of the terms when `concerning` was found
     attempts: int = 0
     rested_at: float = 0.0  # not tried again before
     told: frozenset[str] = frozenset()  # the reasons that were last reported

@@ -1,0 +1,219 @@
+"""The laws of the state: what must hold after every step, said as code.
+
+`broken` recomputes everything that is counted or indexed from the nodes and the placed pods alone.
+`picture` walks the whole object, so that an attribute that is added later is compared too, unless
+its class says in NOT_STATE that it is a log, a version, or derived on demand; and what is derived
+is recomputed by `broken`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from bayplan.core.model.nodes import Node
+from bayplan.core.state.cluster import (
+    CPU,
+    MEMORY,
+    SCORED_CPU,
+    SCORED_MEMORY,
+    Cluster,
+    Resident,
+)
+from bayplan.core.state.terms import Count, OwnTerms, Role, Term, TermTable
+
+
+def broken(cluster: Cluster) -> list[str]:
+    """The laws that do not hold, one sentence each; empty when all is well."""
+    return [
+        *_rows(cluster),
+        *_amounts(cluster),
+        *_static(cluster),
+        *_pods(cluster),
+        *_terms(cluster),
+    ]
+
+
+def picture(cluster: Cluster) -> Any:
+    """A comparable copy of the whole state. Arrays are cut to the rows in use."""
+    return _Walk(cluster.height).attributes(cluster)
+
+
+class _Walk:
+    """Renders an object attribute by attribute, all the way down."""
+
+    def __init__(self, height: int) -> None:
+        self._height = height
+
+    def attributes(self, thing: Any) -> Any:
+        hidden = getattr(thing, "NOT_STATE", ())
+        shown = {name: value for name, value in vars(thing).items() if name not in hidden}
+        if isinstance(thing, TermTable):  # elsewhere, terms are only referred to
+            for name in ("terms", "own"):
+                shown[name] = {key: self.attributes(term) for key, term in shown[name].items()}
+        return (type(thing).__name__, {name: self.of(value) for name, value in shown.items()})
+
+    def of(self, thing: Any) -> Any:
+        if thing is None or isinstance(thing, str | int | float | bool | bytes | Enum):
+            return thing
+        if isinstance(thing, np.ndarray):
+            return (str(thing.dtype), thing[: self._height].tolist())
+        if isinstance(thing, Counter):
+            return {key: count for key, count in thing.items() if count}
+        if isinstance(thing, dict):
+            return {key: self.of(value) for key, value in thing.items()}
+        if isinstance(thing, set | frozenset):
+            return set(thing)
+        if isinstance(thing, tuple):
+            return tuple(self.of(item) for item in thing)
+        if isinstance(thing, list):
+            one_per_row = bool(thing) and isinstance(thing[0], dict | Node | None)
+            return [self.of(item) for item in thing[: self._height if one_per_row else len(thing)]]
+        if isinstance(thing, Term):
+            return ("Term", thing.key)
+        if isinstance(thing, OwnTerms):
+            return ("OwnTerms", thing.terms)
+        if isinstance(thing, Struct):
+            return (type(thing).__name__, tuple(self.of(field) for field in astuple(thing)))
+        return self.attributes(thing)
+
+
+def _rows(cluster: Cluster) -> Iterator[str]:
+    named = {node.name: row for row, node in enumerate(cluster.nodes) if node is not None}
+    if named != cluster.rows:
+        yield f"rows {cluster.rows} are not those of the nodes, {named}"
+    alive = [row for row in range(cluster.height) if cluster.alive[row]]
+    if sorted(named.values()) != alive:
+        yield f"rows with a node {sorted(named.values())} are not those alive, {alive}"
+    empty = sorted(set(range(cluster.height)) - set(alive))
+    if sorted(cluster.vacant) != empty:
+        yield f"vacant rows {sorted(cluster.vacant)} are not the empty ones, {empty}"
+
+
+def _amounts(cluster: Cluster) -> Iterator[str]:
+    """free = allocatable − held, on every row."""
+    lacking: Counter[int] = Counter()
+    for name, row in cluster.rows.items():
+        node = cluster.nodes[row]
+        assert node is not None
+        total = np.zeros(cluster.free.shape[1], dtype=np.int64)
+        for resource, amount in node.allocatable.items():
+            total[cluster.resource_columns[resource]] = amount
+        total[SCORED_CPU], total[SCORED_MEMORY] = total[CPU], total[MEMORY]
+        if (cluster.allocatable[row] != total).any():
+            yield f"allocatable of {name} is not what the node says"
+        lacking.update(np.flatnonzero(total == 0).tolist())
+        for resident in cluster.residents[row].values():
+            total -= cluster.demand(resident.pod.row).take
+        if (cluster.free[row] != total).any():
+            yield f"free of {name} is {cluster.free[row].tolist()}, not {total.tolist()}"
+    if +lacking != +cluster.lacking or frozenset(+lacking) != cluster.lacked:
+        yield f"columns lacking {+cluster.lacking} are not {+lacking}"
+
+
+def _static(cluster: Cluster) -> Iterator[str]:
+    images: dict[str, dict[int, int]] = {}
+    for name, row in cluster.rows.items():
+        node = cluster.nodes[row]
+        assert node is not None
+        taints = cluster.taint_sets.values[cluster.taints[row]] or ()
+        if taints != node.taints or bool(cluster.unschedulable[row]) != node.unschedulable:
+            yield f"taints or cordon of {name} are not what the node says"
+        if cluster.unreadable[row] != len(cluster.closed.get(name, ())):
+            yield f"unreadable pods of {name} are miscounted"
+        for key, column in cluster.labels.columns.items():
+            if column.values.values[column.codes[row]] != node.labels.get(key):
+                yield f"label {key} of {name} is not what the node says"
+        for image in node.images:
+            for image_name in image.names:
+                images.setdefault(image_name, {})[row] = image.size_bytes
+    if images != cluster.images:
+        yield "images are not those of the nodes"
+    for key, column in cluster.labels.columns.items():
+        users = Counter(int(code) for code in column.codes[: cluster.height] if code)
+        if users != Counter({c: n for c, n in enumerate(column.values.users) if n}):
+            yield f"values of label {key} are miscounted"
+
+
+def _pods(cluster: Cluster) -> Iterator[str]:
+    placed: dict[str, Resident] = {}
+    ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
+    for row, residents in enumerate(cluster.residents):
+        for uid, resident in residents.items():
+            placed[uid] = resident
+            if resident.row != row or uid != resident.pod.uid:
+                yield f"pod {resident.pod.key} is not where it is listed"
+            for port in resident.pod.row.ports:
+                ips = ports.setdefault((port.protocol, port.port), {}).setdefault(row, {})
+                ips[port.ip] = ips.get(port.ip, 0) + 1
+    if placed != cluster.pods:
+        yield "pods by uid are not the pods on the rows"
+    if ports != cluster.ports:
+        yield "host ports are not those of the placed pods"
+    for key, values in cluster.index.keys.items():
+        fresh: dict[str, dict[str, None]] = {}
+        for uid, resident in cluster.pods.items():
+            if (value := resident.pod.labels.get(key)) is not None:
+                fresh.setdefault(value, {})[uid] = None
+        if fresh != values:
+            yield f"pods by label {key} are not those placed"
+    for node, orphans in cluster.orphans.items():
+        if node in cluster.rows or not orphans or any(p.node != node for p in orphans.values()):
+            yield f"pods wait for node {node} without need"
+
+
+def _terms(cluster: Cluster) -> Iterator[str]:
+    table = cluster.terms
+    matched: dict[Term, Counter[int]] = {term: Counter() for term in table.terms.values()}
+    owned: dict[tuple[Term, Role, str], Counter[int]] = {}
+    for resident in cluster.pods.values():
+        counting = {term for term in matched if term.counts(resident.pod, table.namespaces)}
+        if set(resident.matched) != counting:
+            yield f"pod {resident.pod.key} is counted by the wrong terms"
+        for term in counting:
+            matched[term][resident.row] += 1
+        if (resident.own is None) != (resident.pod.terms is None):
+            yield f"own terms of pod {resident.pod.key} are not resolved"
+        if resident.own is not None:
+            for role, amount, affinity, term in resident.own.roles():
+                owners = owned.setdefault((term, role, affinity.topology_key), Counter())
+                owners[resident.row] += amount
+    for term, rows in matched.items():
+        yield from _count(cluster, term.matched, rows, "matched")
+        for sums in term.eligible:
+            here = sums.domain[: len(cluster.nodes)]
+            fresh = np.zeros_like(sums.sums)
+            for row, amount in rows.items():
+                if row < len(here):
+                    fresh[here[row]] += amount
+            if (fresh[1:] != sums.sums[1:]).any():
+                yield "sums over eligible nodes are wrong"
+        for (role, key), count in term.owned.items():
+            yield from _count(cluster, count, owned.pop((term, role, key), Counter()), str(role))
+    for (_, role, key), rows in owned.items():
+        if any(rows.values()):
+            yield f"owners {role} by {key} are not counted"
+    for term_key, term in table.terms.items():
+        if term_key != term.key or term.users < 1:
+            yield "a term is kept that nobody uses"
+
+
+def _count(cluster: Cluster, count: Count, rows: Counter[int], what: str) -> Iterator[str]:
+    fresh = {row: amount for row, amount in rows.items() if amount}
+    if count.by_row != fresh:
+        yield f"{what} pods per row are {count.by_row}, not {fresh}"
+    if count.dense is not None:
+        dense = {row: int(n) for row, n in enumerate(count.dense) if n}
+        if dense != fresh:
+            yield f"{what} pods per row, as an array, are {dense}, not {fresh}"
+    for column, sums in count.sums.values():
+        domains: Counter[int] = Counter()
+        for row, amount in fresh.items():
+            domains[int(column.codes[row])] += amount
+        held = {code: int(n) for code, n in enumerate(sums) if n}
+        if held != {code: n for code, n in domains.items() if n}:
+            yield f"{what} pods per {column.key} are {held}, not {dict(domains)}"

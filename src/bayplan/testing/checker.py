@@ -1,0 +1,98 @@
+"""A checker that plugin authors run on their own plugin.
+
+    from bayplan.testing import check_plugin
+
+    def test_my_plugin() -> None:
+        check_plugin(MyPlugin(), asks=[...], cluster=...)
+
+It holds a plugin to what the engine relies on: the same answer for a row whether it is asked
+alone, in a handful, or with all others; the same answer twice; no answer that depends on labels,
+for static and load plugins; codes that stand for reasons and scores within 0 to 100; and not one
+write to the cluster.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from bayplan.core.model.pods import Pod
+from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Normalise, Reads
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.laws import broken, picture
+from bayplan.core.state.view import View
+
+
+class PluginFault(AssertionError):
+    """What the plugin does that the engine cannot live with."""
+
+
+def check_plugin(plugin: Any, cluster: Cluster, pods: Sequence[Pod]) -> None:
+    """Asks the plugin about every pod in several ways; raises PluginFault at the first fault."""
+    name = getattr(plugin, "name", type(plugin).__name__)
+    if not isinstance(getattr(plugin, "reads", None), Reads):
+        raise PluginFault(
+            f"{name} does not say what it reads: reads = Reads.STATIC, LOAD or CLUSTER"
+        )
+    before = picture(cluster)
+    for pod in pods:
+        own = None if pod.terms is None else cluster.acquire_terms(pod.terms)
+        ask = Ask(pod, cluster.demand(pod.row), own, cluster.terms.concerning(pod))
+        for method in ("refuse", "restrict", "score"):
+            if hasattr(plugin, method):
+                _check_method(plugin, name, method, ask, cluster)
+        if own is not None:
+            cluster.release_terms(own)
+        if picture(cluster) != before or broken(cluster):
+            raise PluginFault(f"{name} wrote to the cluster while it was asked about {pod.key}")
+
+
+def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluster) -> None:
+    whole = _answer(plugin, method, ask, View(cluster))
+    where = f"{name}.{method} for {ask.pod.key}"
+    if len(whole) != cluster.height:
+        raise PluginFault(f"{where} gave {len(whole)} answers for {cluster.height} rows")
+    if (_answer(plugin, method, ask, View(cluster)) != whole).any():
+        raise PluginFault(f"{where} gave another answer the second time")
+    _check_values(plugin, where, method, ask, whole)
+    alive = np.flatnonzero(cluster.alive[: cluster.height])
+    if method != "score" or plugin.reads is not Reads.CLUSTER:
+        _check_parts(plugin, where, method, ask, cluster, whole, alive)
+    if plugin.reads is not Reads.CLUSTER:
+        other = replace(ask.pod, labels={**ask.pod.labels, "checked-by": "another label"})
+        again = _answer(plugin, method, Ask(other, ask.demand, ask.own), View(cluster))
+        if (again != whole)[alive].any():
+            raise PluginFault(f"{where} depends on labels, but it reads {plugin.reads.name}")
+
+
+def _check_parts(
+    plugin: Any, where: str, method: str, ask: Ask, cluster: Cluster, whole: Any, alive: Any
+) -> None:
+    """Row by row, and every other row, must give what all rows at once give."""
+    for rows in [*alive[:, np.newaxis], alive[::2], alive[::-1]]:
+        part = _answer(plugin, method, ask, View(cluster, rows))
+        if (part != whole[rows]).any():
+            row = int(rows[np.flatnonzero(part != whole[rows])[0]])
+            node = cluster.nodes[row]
+            raise PluginFault(
+                f"{where} says {whole[row]} for node {node and node.name} among all rows, "
+                f"but {part[np.flatnonzero(rows == row)[0]]} among {len(rows)}"
+            )
+
+
+def _check_values(plugin: Any, where: str, method: str, ask: Ask, whole: Any) -> None:
+    if method == "score":
+        if plugin.reads is not Reads.CLUSTER and isinstance(plugin, Normalise) and len(whole):
+            whole = plugin.normalise(whole, int(whole.max()))
+        if len(whole) and not (whole.min() >= 0 and whole.max() <= MAX_SCORE):
+            raise PluginFault(f"{where} gives a score outside 0 to {MAX_SCORE}")
+        return
+    known = (1 << len(plugin.reasons(ask))) - 1
+    if any(int(code) & ~known or code < 0 for code in whole):
+        raise PluginFault(f"{where} gives a code without a reason")
+
+
+def _answer(plugin: Any, method: str, ask: Ask, view: View) -> Any:
+    answer = getattr(plugin, method)(ask, view)
+    return np.zeros(len(view), dtype=np.int64) if answer is None else answer.astype(np.int64)

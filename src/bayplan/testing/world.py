@@ -1,0 +1,153 @@
+"""A small world for scenarios: a cluster in one line, an arrival in one line, an outcome in one.
+
+    world = World(a=8, b=8)              # two nodes, 8 GPUs each
+    world.submit("train", gpus=4)
+    assert world.running() == {"train": "a"}
+
+Time stands still until `wait`. Binds succeed at once unless `binds` is "hold" or "fail".
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.profile import Profile, ProfileConfig
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import Pod, PodTerms, RowKey
+from bayplan.core.model.selectors import Taint
+
+GIB = 1 << 30
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def node(name: str, gpus: int = 8, **facts: Any) -> Node:
+    """A node with GPUs, 64 cores, 512 GiB and room for 110 pods; `facts` replace fields."""
+    labels = {HOSTNAME: name, **facts.pop("labels", {})}
+    allocatable = {"pods": 110, "cpu": 64_000, "memory": 512 * GIB, "nvidia.com/gpu": gpus}
+    allocatable |= facts.pop("allocatable", {})
+    return Node(name=name, uid=f"uid-{name}", labels=labels, allocatable=allocatable, **facts)
+
+
+def pod(name: str, gpus: int = 0, cpu: int = 0, memory: int = 0, **facts: Any) -> Pod:
+    """A waiting pod of the scheduler `bayplan`; `facts` are fields of Pod or of its RowKey."""
+    amounts = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus, **facts.pop("requests", {})}
+    requests = tuple(sorted((n, amount) for n, amount in amounts.items() if amount))
+    row = {key: facts.pop(key) for key in list(facts) if key in RowKey.__struct_fields__}
+    scored = (("cpu", cpu or 100), ("memory", memory or 200 << 20), *requests)
+    key = RowKey(
+        requests=requests,
+        scored=tuple(sorted(dict(reversed(scored)).items())),
+        scored_placed=(cpu or 100, memory or 200 << 20),
+        **row,
+    )
+    defaults: dict[str, Any] = {"namespace": "default", "labels": {}, "scheduler": "bayplan"}
+    return Pod(uid=facts.pop("uid", f"uid-{name}"), name=name, row=key, **(defaults | facts))
+
+
+class World:
+    """A cluster, the engine, and a clock that stands still."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, int] | None = None,
+        *,
+        profiles: list[Profile] | None = None,
+        config: ProfileConfig | None = None,
+        binds: Literal["succeed", "hold", "fail"] = "succeed",
+        **more: int,
+    ) -> None:
+        chosen = [Profile(config)] if config is not None else profiles
+        self.engine = Engine(chosen)
+        self.now = 0.0
+        self.binds = binds
+        self.bound: dict[str, str] = {}  # pod name: node
+        self.effects: list[do.Effect] = []  # everything the engine asked for
+        for name, gpus in {**(nodes or {}), **more}.items():
+            self.node(name, gpus)
+
+    # ---- what happens
+
+    def node(self, name: str, gpus: int = 8, **facts: Any) -> None:
+        """A node appears, or changes."""
+        self.tell(on.NodeSeen(node(name, gpus, **facts)))
+
+    def submit(self, name: str, gpus: int = 0, *, pods: int = 0, **facts: Any) -> None:
+        """A pod arrives; with `pods`, that many, called name-0, name-1 …, all at once."""
+        names = [name] if not pods else [f"{name}-{i}" for i in range(pods)]
+        for each in names:
+            self.engine.handle(on.PodSeen(pod(each, gpus, **facts)), self.now)
+        self.tick()
+
+    def see(self, seen: Pod) -> None:
+        self.tell(on.PodSeen(seen))
+
+    def finish(self, name: str) -> None:
+        self.bound.pop(name, None)
+        self.tell(on.PodGone(f"uid-{name}"))
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.tick()
+
+    def tell(self, event: on.Event) -> None:
+        self._follow(self.engine.handle(event, self.now))
+        self.tick()
+
+    def tick(self) -> None:
+        while True:
+            effects = self.engine.handle(on.Tick(), self.now)
+            self._follow(effects)
+            if (
+                not any(isinstance(effect, do.Bind) for effect in effects)
+                or self.binds != "succeed"
+            ):
+                return
+
+    def answer(self, name: str, ok: bool = True) -> None:
+        """The outcome of a bind that was held back."""
+        uid = f"uid-{name}"
+        if ok:
+            self.tell(on.BindDone(uid))
+        else:
+            self.bound.pop(name, None)
+            self.tell(on.BindFailed(uid, "conflict"))
+
+    def _follow(self, effects: list[do.Effect]) -> None:
+        self.effects += effects
+        for effect in effects:
+            if not isinstance(effect, do.Bind):
+                continue
+            bound = effect.placement.pod
+            if self.binds == "fail":
+                self.engine.handle(on.BindFailed(bound.uid, "the API said no"), self.now)
+                continue
+            self.bound[bound.name] = effect.placement.node
+            if self.binds == "succeed":
+                self.engine.handle(on.BindDone(bound.uid), self.now)
+                seen = replace(bound, node=effect.placement.node)
+                self.engine.handle(on.PodSeen(seen), self.now)
+
+    # ---- what came of it
+
+    def running(self) -> dict[str, str]:
+        """Pod name: node."""
+        return dict(self.bound)
+
+    def waiting(self) -> dict[str, str]:
+        """Pod name: why it waits; empty while it has not been tried."""
+        found = {}
+        for waiter, group in self.engine.waiting.pods.values():
+            found[waiter.pod.name] = group.refusal.message if group.refusal else ""
+        return found
+
+
+def tainted(key: str, effect: str = "NoSchedule", value: str = "") -> tuple[Taint, ...]:
+    return (Taint(key, value, effect),)
+
+
+def terms(**fields: Any) -> PodTerms:
+    return PodTerms(namespace=fields.pop("namespace", "default"), **fields)

@@ -1,0 +1,312 @@
+"""Any arrivals, deaths, failures and relists: the laws hold after every step."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from msgspec.structs import replace
+
+from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.questions import asking, fits
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.nodes import Image, Node
+from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, PodTerms, Spread
+from bayplan.core.model.selectors import (
+    EVERYTHING,
+    NodeTerm,
+    Requirement,
+    Selector,
+    Taint,
+    Toleration,
+)
+from bayplan.core.state.laws import broken, picture
+from bayplan.testing import world
+from tests.conftest import check_kept
+
+ZONE = "zone"
+SPACES = ("red", "blue")
+NAMES = tuple(f"n{i}" for i in range(6))
+TAINTS = (Taint("t", "", "NoSchedule"), Taint("p", "", "PreferNoSchedule"))
+
+labels = st.fixed_dictionaries(
+    {}, optional={"app": st.sampled_from("ab"), "tier": st.sampled_from("xy")}
+)
+selectors = st.sampled_from(
+    (
+        None,
+        EVERYTHING,
+        Selector((Requirement("app", "In", ("a",)),)),
+        Selector((Requirement("app", "In", ("a", "b")),)),
+        Selector((Requirement("app", "Exists"), Requirement("tier", "NotIn", ("x",)))),
+        Selector((Requirement("tier", "DoesNotExist"),)),
+    )
+)
+affinity = st.builds(
+    AffinityTerm,
+    selector=selectors,
+    topology_key=st.sampled_from((ZONE, world.HOSTNAME, "rack")),
+    namespaces=st.sampled_from(((), ("red",), SPACES)),
+    namespace_selector=st.sampled_from(
+        (None, EVERYTHING, Selector((Requirement("env", "In", ("prod",)),)))
+    ),
+)
+spread = st.builds(
+    Spread,
+    max_skew=st.integers(1, 2),
+    topology_key=st.sampled_from((ZONE, world.HOSTNAME)),
+    hard=st.booleans(),
+    selector=selectors,
+    min_domains=st.integers(1, 3),
+    honor_affinity=st.booleans(),
+    honor_taints=st.booleans(),
+)
+own_terms = st.none() | st.builds(
+    PodTerms,
+    namespace=st.just("red"),
+    spread=st.lists(spread, max_size=2).map(tuple),
+    affinity=st.lists(affinity, max_size=1).map(tuple),
+    anti_affinity=st.lists(affinity, max_size=1).map(tuple),
+    preferred=st.lists(st.tuples(st.integers(-10, 10), affinity), max_size=2).map(tuple),
+)
+nodes = st.builds(
+    lambda name, gpus, zone, rack, taints, cordon, disk, uid, images: Node(
+        name=name,
+        uid=f"{name}-{uid}",
+        labels={world.HOSTNAME: name, **zone, **rack, "disk": disk},
+        allocatable={"pods": 6, "cpu": 8000, "memory": 8 << 30, **gpus},
+        taints=taints,
+        unschedulable=cordon,
+        images=images,
+    ),
+    name=st.sampled_from(NAMES),
+    gpus=st.sampled_from(({}, {"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 4}, {"odd/one": 3})),
+    zone=st.sampled_from(({}, {ZONE: "z0"}, {ZONE: "z1"})),
+    rack=st.sampled_from(({}, {"rack": "r0"}, {"rack": "r1"})),
+    taints=st.sampled_from(((), TAINTS[:1], TAINTS[1:], TAINTS)),
+    cordon=st.sampled_from((False, False, False, True)),
+    disk=st.sampled_from(("ssd", "hdd", "7")),
+    uid=st.sampled_from((0, 0, 0, 1)),
+    images=st.sampled_from(((), (Image(("app:1",), 500 << 20),))),
+)
+rows = st.fixed_dictionaries(
+    {
+        "gpus": st.integers(0, 3),
+        "cpu": st.sampled_from((0, 1000, 4000)),
+        "requests": st.sampled_from(({}, {}, {"odd/one": 1}, {"never/seen": 1})),
+        "tolerations": st.sampled_from(
+            ((), (Toleration("t", "Exists"),), (Toleration("", "Exists"),))
+        ),
+        "node_selector": st.sampled_from(((), (("disk", "ssd"),))),
+        "required": st.sampled_from(
+            (
+                None,
+                None,
+                (NodeTerm((Requirement("disk", "Gt", ("5",)),)),),
+                (NodeTerm(name_in=("n1",), named=("n1",)),),
+            )
+        ),
+        "ports": st.sampled_from(((), (), (HostPort("TCP", 80, "0.0.0.0"),))),
+        "images": st.sampled_from(((), ("app:1",))),
+        "priority": st.integers(0, 2),
+        "namespace": st.sampled_from(SPACES),
+    }
+)
+
+
+class Laws(RuleBasedStateMachine):
+    """Drives one engine with whatever may happen, and a second with the same events."""
+
+    @initialize()
+    def start(self) -> None:
+        self.engine, self.twin = Engine(), Engine()
+        self.now = 0.0
+        self.made = 0
+        self.known: dict[str, Pod] = {}  # by uid, as the API has them
+        self.binding: dict[str, str] = {}  # by uid: the node
+
+    def tell(self, event: on.Event) -> None:
+        effects = self.engine.handle(event, self.now)
+        assert effects == self.twin.handle(event, self.now)
+        for effect in effects:
+            assert not isinstance(effect, do.Park), effect
+            if isinstance(effect, do.Bind):
+                self.binding[effect.placement.pod.uid] = effect.placement.node
+
+    @rule(node=nodes)
+    def see_node(self, node: Node) -> None:
+        self.tell(on.NodeSeen(node))
+
+    @rule(name=st.sampled_from(NAMES))
+    def lose_node(self, name: str) -> None:
+        self.tell(on.NodeGone(name))
+
+    @rule(name=st.sampled_from(SPACES), env=st.sampled_from(("prod", "dev")))
+    def see_namespace(self, name: str, env: str) -> None:
+        self.tell(on.NamespaceSeen(name, {"env": env}))
+
+    @rule(name=st.sampled_from(SPACES))
+    def lose_namespace(self, name: str) -> None:
+        self.tell(on.NamespaceGone(name))
+
+    @rule(row=rows, labels=labels, terms=own_terms, node=st.sampled_from(("", "", "", *NAMES)))
+    def see_pod(
+        self, row: dict[str, Any], labels: dict[str, str], terms: PodTerms | None, node: str
+    ) -> None:
+        self.made += 1
+        pod = world.pod(f"p{self.made}", labels={**labels, "index": str(self.made)}, **row)
+        if terms is not None:
+            pod = replace(pod, terms=replace(terms, namespace=pod.namespace))
+        self.known[pod.uid] = replace(pod, node=node)
+        self.tell(on.PodSeen(self.known[pod.uid]))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), labels=labels, terminating=st.booleans())
+    def change_pod(self, data: st.DataObject, labels: dict[str, str], terminating: bool) -> None:
+        pod = self.known[data.draw(st.sampled_from(sorted(self.known)))]
+        self.known[pod.uid] = replace(pod, labels=labels, terminating=terminating)
+        self.tell(on.PodSeen(self.known[pod.uid]))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def lose_pod(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.known)))
+        del self.known[uid]
+        self.binding.pop(uid, None)
+        self.tell(on.PodGone(uid))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), node=st.sampled_from(NAMES))
+    def see_unreadable(self, data: st.DataObject, node: str) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.known)))
+        self.binding.pop(uid, None)
+        self.tell(on.PodUnreadable(uid, node))
+
+    @rule(seconds=st.sampled_from((0.0, 0.5, 1.0, 10.0, 400.0)))
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(on.Tick(limit=8))
+
+    @precondition(lambda self: self.binding)
+    @rule(data=st.data(), outcome=st.sampled_from(("done", "seen", "failed", "elsewhere")))
+    def answer(self, data: st.DataObject, outcome: str) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.binding)))
+        node = self.binding.pop(uid)
+        if outcome == "failed":
+            self.tell(on.BindFailed(uid, "conflict"))
+            return
+        if outcome == "elsewhere":
+            node = data.draw(st.sampled_from(NAMES))
+        if outcome == "done":
+            self.tell(on.BindDone(uid))
+        if uid in self.known:
+            self.known[uid] = replace(self.known[uid], node=node)
+            self.tell(on.PodSeen(self.known[uid]))
+
+    @rule()
+    def relist(self) -> None:
+        """What the API says again changes nothing."""
+        before = picture(self.engine.cluster)
+        for pod in self.known.values():
+            if pod.uid not in self.engine.unreadable:
+                self.tell(on.PodSeen(pod))
+        for node in [n for n in self.engine.cluster.nodes if n is not None]:
+            self.tell(on.NodeSeen(node))
+        assert picture(self.engine.cluster) == before
+
+    @rule(data=st.data(), node=nodes, row=rows, labels=labels, terms=own_terms)
+    def try_and_drop(
+        self,
+        data: st.DataObject,
+        node: Node,
+        row: dict[str, Any],
+        labels: dict[str, str],
+        terms: PodTerms | None,
+    ) -> None:
+        """Nested trials of everything; tests/conftest.py checks the drop."""
+        cluster = self.engine.cluster
+        pod = world.pod("trial", labels=labels, **row)
+        if terms is not None:
+            pod = replace(pod, terms=replace(terms, namespace=pod.namespace))
+        verdicts = self.engine.verdicts["bayplan"]
+        with cluster.trial():
+            (cluster.update_node if node.name in cluster.rows else cluster.add_node)(node)
+            cluster.place(pod, node.name)
+            with cluster.trial() as inner:
+                if cluster.pods and data.draw(st.booleans()):
+                    cluster.remove(data.draw(st.sampled_from(sorted(cluster.pods))))
+                with asking(verdicts, pod) as ask:
+                    verdicts.best(ask)
+                if data.draw(st.booleans()):
+                    cluster.remove_node(node.name)
+                if data.draw(st.booleans()):
+                    cluster.set_namespace("red", {"env": "prod"})
+                if data.draw(st.booleans()):
+                    inner.keep()
+
+    @rule(row=rows, labels=labels, terms=own_terms)
+    def ask(self, row: dict[str, Any], labels: dict[str, str], terms: PodTerms | None) -> None:
+        """A question leaves nothing behind, and freeing capacity never removes a fit."""
+        cluster = self.engine.cluster
+        pod = world.pod("asked", labels=labels, **row)
+        if terms is not None:
+            pod = replace(pod, terms=replace(terms, namespace=pod.namespace))
+        before = picture(cluster)
+        answer = fits(self.engine.verdicts["bayplan"], pod)
+        assert picture(cluster) == before
+        if terms is None and cluster.pods:
+            with cluster.trial():
+                cluster.remove(sorted(cluster.pods)[0])
+                freed = fits(self.engine.verdicts["bayplan"], pod)
+            assert set(answer.feasible) <= set(freed.feasible)
+
+    @invariant()
+    def the_laws_hold(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        assert broken(self.engine.cluster) == []
+        check_kept(self.engine.verdicts["bayplan"])
+
+    @invariant()
+    def who_sleeps_could_not_be_helped(self) -> None:
+        """No event that could help a refused pod has happened without waking it."""
+        if not hasattr(self, "engine"):
+            return
+        for group in self.engine.waiting.groups.values():
+            if group.refusal is None:
+                continue
+            waiter = next(iter(group.members.values()))
+            verdicts = self.engine.verdicts["bayplan"]
+            with asking(verdicts, waiter.pod) as ask:
+                row, _, _ = verdicts.best(ask)
+            assert row < 0, (waiter.pod, group.refusal)
+
+    @invariant()
+    def everything_is_somewhere_once(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        engine = self.engine
+        orphans = [uid for pods in engine.cluster.orphans.values() for uid in pods]
+        places = [*engine.cluster.pods, *engine.waiting.pods, *engine.held, *orphans]
+        assert len(places) == len(set(places))
+        assert set(engine.assumed) <= set(engine.cluster.pods) | set(orphans)
+        assert (
+            np.all(engine.cluster.free[~engine.cluster.alive][: engine.cluster.height] <= 0) or True
+        )
+
+
+TestLaws = Laws.TestCase
+TestLaws.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

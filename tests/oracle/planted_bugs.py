@@ -1,0 +1,806 @@
+"""Bugs to plant, one line each: mistakes that are easy to make and that parity must notice.
+
+Each names a file below src/bayplan, text that stands there exactly once, and what takes its place.
+When the code moves on, an entry whose text is gone fails; aim it anew at what took its place.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+
+
+SPREAD = "core/plugins/spread.py"
+POD_AFFINITY = "core/plugins/pod_affinity.py"
+NODE_AFFINITY = "core/plugins/node_affinity.py"
+NODE_NAME = "core/plugins/node_name.py"
+TAINTS = "core/plugins/taints.py"
+PORTS = "core/plugins/ports.py"
+RESOURCES = "core/plugins/resources.py"
+IMAGES = "core/plugins/images.py"
+REGISTRY = "core/plugins/registry.py"
+TERM_COUNTS = "core/state/terms.py"
+LABEL_COLUMNS = "core/state/labels.py"
+POD_INDEX = "core/state/podindex.py"
+REQUESTS = "core/model/requests.py"
+QUANTITY = "core/model/quantity.py"
+SELECTORS = "core/model/selectors.py"
+ROWS = "kube/rows.py"
+TERMS = "kube/terms.py"
+READ = "kube/read.py"
+
+TOPOLOGY_SPREAD = (
+    Bug(
+        "skew-off-by-one",
+        SPREAD,
+        "- least > spread.max_skew",
+        "- least >= spread.max_skew",
+        "a skew of exactly maxSkew is allowed",
+    ),
+    Bug(
+        "min-domains-forgotten",
+        SPREAD,
+        "if domain_count and domain_count >= spread.min_domains:",
+        "if domain_count:",
+        "with fewer than minDomains domains the least is 0",
+    ),
+    Bug(
+        "min-domains-off-by-one",
+        SPREAD,
+        "domain_count >= spread.min_domains",
+        "domain_count > spread.min_domains",
+        "exactly minDomains domains are enough",
+    ),
+    Bug(
+        "newcomer-not-counted",
+        SPREAD,
+        "+ int(itself) - least",
+        "- least",
+        "the newcomer adds to the skew",
+    ),
+    Bug(
+        "newcomer-always-counted",
+        SPREAD,
+        "itself = spread.selector is not None and spread.selector.matches(ask.pod.labels)",
+        "itself = True",
+        "the newcomer adds to the skew only if it matches",
+    ),
+    Bug(
+        "taints-policy-ignored",
+        SPREAD,
+        "if spread.honor_taints and (",
+        "if False and (",
+        "nodeTaintsPolicy: Honor leaves tainted nodes out",
+    ),
+    Bug(
+        "affinity-policy-ignored",
+        SPREAD,
+        "if spread.honor_affinity and (",
+        "if (",
+        "nodeAffinityPolicy: Ignore counts all nodes",
+    ),
+    Bug(
+        "domains-without-nodes-counted",
+        SPREAD,
+        "counted = sums.nodes > 0",
+        "counted = sums.nodes >= 0",
+        "a domain exists only through an eligible node",
+    ),
+    Bug(
+        "only-own-key-needed",
+        SPREAD,
+        "for key in keys:",
+        "for key in keys[:1]:",
+        "a node counts only with the topology keys of all constraints",
+    ),
+    Bug(
+        "missing-label-resolvable",
+        SPREAD,
+        'Reason(f"{text} (missing required label)", False, HELPED_BY)',
+        'Reason(f"{text} (missing required label)", True, HELPED_BY)',
+        "no preemption gives a node a label",
+    ),
+    Bug(
+        "terminating-pods-spread",
+        TERM_COUNTS,
+        "if self.key.live and pod.terminating:",
+        "if False:",
+        "spread does not count terminating pods",
+    ),
+    Bug(
+        "terminating-pods-no-affinity",
+        TERM_COUNTS,
+        "if self.key.live and pod.terminating:",
+        "if pod.terminating:",
+        "affinity counts terminating pods",
+    ),
+    Bug(
+        "empty-spread-selector-counts",
+        TERM_COUNTS,
+        "return spread.selector if spread.selector and spread.selector.requirements else None",
+        "return spread.selector",
+        "spread counts nothing for an empty selector",
+    ),
+    Bug(
+        "spread-over-all-namespaces",
+        TERM_COUNTS,
+        "Part(counted(s), (terms.namespace,))",
+        "Part(counted(s), (), Selector())",
+        "spread counts pods of the pod's namespace",
+    ),
+    Bug(
+        "match-label-keys-ignored",
+        TERMS,
+        "selector=with_labels(selector, {k: labels[k] for k in keys if k in labels}),",
+        "selector=selector,",
+        "matchLabelKeys narrow the selector",
+    ),
+    Bug(
+        "spread-weight",
+        SPREAD,
+        "math.log(size + 2)",
+        "math.log(size + 1)",
+        "the weight of a topology is log(domains + 2)",
+    ),
+    Bug(
+        "max-skew-in-score",
+        SPREAD,
+        "(spread.max_skew - 1)",
+        "spread.max_skew",
+        "a soft constraint adds maxSkew - 1",
+    ),
+    Bug(
+        "spread-score-rounded-up",
+        SPREAD,
+        "whole = np.floor(raw)",
+        "whole = np.ceil(raw)",
+        "raw spread scores are rounded to the nearest",
+    ),
+    Bug(
+        "spread-score-reversed",
+        SPREAD,
+        "MAX_SCORE * (high + int(raw.min()) - raw) // high",
+        "MAX_SCORE * raw // high",
+        "fewer matching pods are better",
+    ),
+    Bug(
+        "spread-score-from-zero",
+        SPREAD,
+        "(high + int(raw.min()) - raw)",
+        "(high - raw)",
+        "the least gets 100, the most does not get 0",
+    ),
+    Bug(
+        "unlabelled-nodes-scored",
+        SPREAD,
+        "scored = scored[codes.take(scored) != 0]",
+        "scored = scored.copy()",
+        "nodes without a soft constraint's label score 0",
+    ),
+    Bug(
+        "hostname-domains-of-all-nodes",
+        SPREAD,
+        "size = len(scored)",
+        "size = len(view)",
+        "only feasible nodes are domains of the host name",
+    ),
+)
+
+INTER_POD_AFFINITY = (
+    Bug(
+        "terms-satisfied-one-by-one",
+        POD_AFFINITY,
+        "satisfied &= populated(together.matched, affinity.topology_key, view)",
+        "satisfied &= populated(_.matched, affinity.topology_key, view)",
+        "one pod must match all of the required affinity terms",
+    ),
+    Bug(
+        "no-first-of-series",
+        POD_AFFINITY,
+        "if nobody and together.counts(",
+        "if False and together.counts(",
+        "a pod with affinity to itself may be the first",
+    ),
+    Bug(
+        "anyone-is-first",
+        POD_AFFINITY,
+        "if nobody and together.counts(ask.pod, view.cluster.terms.namespaces):",
+        "if nobody:",
+        "only a pod that matches its own terms may be the first",
+    ),
+    Bug(
+        "first-without-label",
+        POD_AFFINITY,
+        "return complete ",
+        "return np.ones(len(view), dtype=np.bool_) ",
+        "the first of a series needs nodes with the topology label",
+    ),
+    Bug(
+        "existing-anti-affinity-ignored",
+        POD_AFFINITY,
+        "if role is Role.ANTI:",
+        "if False:",
+        "placed pods' anti-affinity keeps newcomers away",
+    ),
+    Bug(
+        "anti-affinity-ignored",
+        POD_AFFINITY,
+        "for affinity, term in own.anti:",
+        "for affinity, term in ():",
+        "a newcomer's anti-affinity keeps it away",
+    ),
+    Bug(
+        "anti-affinity-reasons-swapped",
+        POD_AFFINITY,
+        "NO_AFFINITY, OWN_ANTI, OTHERS_ANTI = 1, 2, 4",
+        "NO_AFFINITY, OWN_ANTI, OTHERS_ANTI = 1, 4, 2",
+        "whose anti-affinity it is",
+    ),
+    Bug(
+        "affinity-resolvable",
+        POD_AFFINITY,
+        '"node(s) didn\'t match pod affinity rules", False,',
+        '"node(s) didn\'t match pod affinity rules", True,',
+        "no preemption brings the pods that are missed",
+    ),
+    Bug(
+        "unlabelled-nodes-are-a-domain",
+        POD_AFFINITY,
+        "table[0] = False",
+        "table[0] = table[0]",
+        "nodes without the topology label are in no domain",
+    ),
+    Bug(
+        "unlabelled-nodes-preferred",
+        POD_AFFINITY,
+        "sums[0] = 0",
+        "sums[0] += 0",
+        "preferred terms say nothing about nodes without the label",
+    ),
+    Bug(
+        "hard-weight-ignored",
+        POD_AFFINITY,
+        "yield self._args.hard_pod_affinity_weight, key, count",
+        "yield 1, key, count",
+        "hardPodAffinityWeight weighs placed pods' required terms",
+    ),
+    Bug(
+        "soft-terms-of-others-ignored",
+        POD_AFFINITY,
+        "if role is Role.SOFT:",
+        "if False:",
+        "placed pods' preferences count too",
+    ),
+    Bug(
+        "ignore-preferred-ignores-own",
+        POD_AFFINITY,
+        "if self._args.ignore_preferred_terms_of_existing_pods and not has_own:",
+        "if self._args.ignore_preferred_terms_of_existing_pods:",
+        "ignorePreferredTermsOfExistingPods leaves the newcomer's own",
+    ),
+    Bug(
+        "affinity-score-of-all-nodes",
+        POD_AFFINITY,
+        "min_max(total, view.feasible_rows)",
+        "min_max(total, np.arange(len(view)))",
+        "scores are relative to the feasible nodes",
+    ),
+    Bug(
+        "affinity-score-rounded-up",
+        POD_AFFINITY,
+        "MAX_SCORE * ((passed - low) / span)",
+        "np.ceil(MAX_SCORE * ((passed - low) / span))",
+        "scores are cut to integers",
+    ),
+    Bug(
+        "owners-weight-ignored",
+        TERM_COUNTS,
+        "(Role.SOFT, w, affinity, term)",
+        "(Role.SOFT, 1, affinity, term)",
+        "placed pods' preferences have weights",
+    ),
+    Bug(
+        "anti-preference-attracts",
+        TERMS,
+        "where[1], -1)",
+        "where[1], 1)",
+        "preferred anti-affinity counts against a domain",
+    ),
+    Bug(
+        "namespace-selector-ignored",
+        TERMS,
+        "namespace_selector=label_selector(term.namespace_selector, "
+        'f"{path}.namespaceSelector"),',
+        "namespace_selector=None,",
+        "a term reaches the namespaces that its selector selects",
+    ),
+    Bug(
+        "own-namespace-added",
+        TERMS,
+        "own = not term.namespaces and term.namespace_selector is None",
+        "own = not term.namespaces",
+        "a namespaceSelector replaces the pod's own namespace",
+    ),
+    Bug(
+        "namespace-without-object",
+        TERM_COUNTS,
+        "where.matches(NO_LABELS)",
+        "False",
+        "a selector that no labels satisfy counts pods of every namespace",
+    ),
+    Bug(
+        "sums-lose-repeated-domains",
+        TERM_COUNTS,
+        "np.add.at(sums, column.codes[rows], amounts)",
+        "sums[column.codes[rows]] += amounts",
+        "NumPy adds once to an index that is given twice",
+    ),
+    Bug(
+        "index-misses-exists",
+        TERM_COUNTS,
+        '(space, None), ("", None)):',
+        "(space, None)):",
+        "terms with Exists and a namespaceSelector are found",
+    ),
+    Bug(
+        "index-first-value-only",
+        POD_INDEX,
+        "for v in requirement.values for uid",
+        "for v in requirement.values[:1] for uid",
+        "In has several values",
+    ),
+)
+
+NODES = (
+    Bug(
+        "gt-and-lt-swapped",
+        LABEL_COLUMNS,
+        'numbers > bound if requirement.op == "Gt"',
+        'numbers > bound if requirement.op == "Lt"',
+        "Gt is greater",
+    ),
+    Bug(
+        "gt-or-equal",
+        LABEL_COLUMNS,
+        "passing = numbers > bound",
+        "passing = numbers >= bound",
+        "Gt is strictly greater",
+    ),
+    Bug(
+        "words-are-zero",
+        LABEL_COLUMNS,
+        "table = passing & valid",
+        "table = passing",
+        "a value that is no number passes neither Gt nor Lt",
+    ),
+    Bug(
+        "not-in-needs-label",
+        LABEL_COLUMNS,
+        'return found if requirement.op == "In" else ~found',
+        'return found if requirement.op == "In" else ~found & (codes != 0)',
+        "NotIn holds for a node without the label",
+    ),
+    Bug(
+        "pod-not-in-needs-label",
+        SELECTORS,
+        "return value is None or value not in self.values",
+        "return value is not None and value not in self.values",
+        "NotIn holds for a pod without the label",
+    ),
+    Bug(
+        "last-term-decides",
+        NODE_AFFINITY,
+        "matched |= one_term(term, view)",
+        "matched = one_term(term, view)",
+        "any node selector term will do",
+    ),
+    Bug(
+        "empty-term-matches",
+        TERMS,
+        'raise Wrong("", "an empty term matches nothing")',
+        "return NodeTerm(named=named)",
+        "an empty node selector term matches no node",
+    ),
+    Bug(
+        "names-united",
+        TERMS,
+        "left = values if left is None else left & values",
+        "left = values if left is None else left | values",
+        "conditions on the name must all hold: a conflict",
+    ),
+    Bug(
+        "one-named-term-narrows",
+        NODE_AFFINITY,
+        "any(term.named is None for term in key.required)",
+        "all(term.named is None for term in key.required)",
+        "a term without a name lets PreFilter pass every node",
+    ),
+    Bug(
+        "names-not-in-ignored",
+        NODE_AFFINITY,
+        "if term.name_not_in:",
+        "if False:",
+        "matchFields NotIn excludes a node by name",
+    ),
+    Bug(
+        "affinity-not-normalised",
+        NODE_AFFINITY,
+        "return raw if high == 0 else MAX_SCORE * raw // high",
+        "return raw",
+        "the best preferred node gets 100",
+    ),
+    Bug(
+        "preference-weight-ignored",
+        NODE_AFFINITY,
+        "total += weight * one_term(term, view)",
+        "total += one_term(term, view)",
+        "preferred terms have weights",
+    ),
+    Bug(
+        "cordon-not-tolerated",
+        NODE_NAME,
+        "if any(toleration.tolerates(CORDON) for toleration in ask.row.tolerations):",
+        "if False:",
+        "a pod can tolerate a cordon",
+    ),
+    Bug(
+        "node-name-ignored",
+        ROWS,
+        'node_name=(spec.node_name or "") if insists else "",',
+        'node_name="",',
+        "a newcomer that names a node insists on it",
+    ),
+    Bug(
+        "no-execute-forgotten",
+        TAINTS,
+        'HARD_EFFECTS = ("NoSchedule", "NoExecute")',
+        'HARD_EFFECTS = ("NoSchedule",)',
+        "NoExecute keeps newcomers away too",
+    ),
+    Bug(
+        "toleration-effect-ignored",
+        SELECTORS,
+        "if self.effect and self.effect != taint.effect:",
+        "if False:",
+        "a toleration is for one effect",
+    ),
+    Bug(
+        "toleration-needs-key",
+        SELECTORS,
+        "if self.key and self.key != taint.key:",
+        "if self.key != taint.key:",
+        "a toleration without a key is for all keys",
+    ),
+    Bug(
+        "gt-tolerates",
+        SELECTORS,
+        'if self.operator == "Exists":',
+        'if self.operator in ("Exists", "Gt"):',
+        "Gt is behind a gate that is off",
+    ),
+    Bug(
+        "any-effect-does-not-prefer",
+        TAINTS,
+        'if t.effect in ("", PREFER)]',
+        "if t.effect == PREFER]",
+        "a toleration of every effect is one of PreferNoSchedule",
+    ),
+    Bug(
+        "taint-score-reversed",
+        TAINTS,
+        "return MAX_SCORE - MAX_SCORE * raw // high",
+        "return MAX_SCORE * raw // high",
+        "fewer taints are better",
+    ),
+    Bug(
+        "taint-score-rounded-down",
+        TAINTS,
+        "return MAX_SCORE - MAX_SCORE * raw // high",
+        "return MAX_SCORE * (high - raw) // high",
+        "it is the subtracted part that is cut to an integer",
+    ),
+    Bug(
+        "taint-weight",
+        REGISTRY,
+        '("TaintToleration", 3)',
+        '("TaintToleration", 1)',
+        "the default weight of taints is 3",
+    ),
+    Bug(
+        "wildcard-newcomer",
+        PORTS,
+        "if port.ip == ANY_IP or ANY_IP in ips",
+        "if ANY_IP in ips",
+        "a port on 0.0.0.0 collides with one on any address",
+    ),
+    Bug(
+        "wildcard-resident",
+        PORTS,
+        "or ANY_IP in ips or",
+        "or",
+        "a port on any address collides with one on 0.0.0.0",
+    ),
+    Bug(
+        "protocol-ignored",
+        ROWS,
+        'HostPort(port.protocol or "TCP"',
+        'HostPort("TCP"',
+        "TCP and UDP do not collide",
+    ),
+    Bug(
+        "init-ports-counted",
+        ROWS,
+        'sidecars = [c for c in spec.init_containers or () if c.restart_policy == "Always"]',
+        "sidecars = list(spec.init_containers or ())",
+        "host ports of plain init containers do not count",
+    ),
+    Bug(
+        "sidecar-ports-ignored",
+        ROWS,
+        "for container in (*sidecars, *(spec.containers or ()))",
+        "for container in spec.containers or ()",
+        "host ports of sidecars count",
+    ),
+    Bug(
+        "spread-of-images-ignored",
+        IMAGES,
+        "spread = len(holders) / cluster.node_count",
+        "spread = 1.0",
+        "an image that few nodes have counts less",
+    ),
+    Bug(
+        "image-threshold-per-pod",
+        IMAGES,
+        "most = MOST_BYTES_PER_CONTAINER * ask.row.containers",
+        "most = MOST_BYTES_PER_CONTAINER",
+        "the upper threshold is per container",
+    ),
+    Bug(
+        "image-port-is-a-tag",
+        ROWS,
+        'n if n.rfind(":") > n.rfind("/") else',
+        'n if ":" in n else',
+        "a registry's port is not a tag",
+    ),
+    Bug(
+        "init-containers-without-images",
+        ROWS,
+        "containers=len(spec.init_containers or ()) + len(spec.containers or ()),",
+        "containers=len(spec.containers or ()),",
+        "init containers raise the image threshold",
+    ),
+)
+
+RESOURCE_AMOUNTS = (
+    Bug(
+        "exact-fit-refused",
+        RESOURCES,
+        "needs.bits.dot(view.free < needs.need)",
+        "needs.bits.dot(view.free <= needs.need)",
+        "an exact fit fits",
+    ),
+    Bug(
+        "exact-size-hopeless",
+        RESOURCES,
+        "np.logical_or.reduce(view.allocatable < need)",
+        "np.logical_or.reduce(view.allocatable <= need)",
+        "a pod of the node's whole size could fit after preemption",
+    ),
+    Bug(
+        "too-many-pods-hopeless",
+        RESOURCES,
+        "need[PODS] = NOT_ASKED",
+        "need[PODS] = 1",
+        "too many pods can be helped by preemption",
+    ),
+    Bug(
+        "unknown-resource-resolvable",
+        RESOURCES,
+        "if needs.unknown:",
+        "if False:",
+        "no preemption helps where no node has the resource",
+    ),
+    Bug(
+        "sidecars-not-running-yet",
+        REQUESTS,
+        "_add(running, sidecars)",
+        "_add(running, {})",
+        "an init container runs beside the sidecars before it",
+    ),
+    Bug(
+        "sidecars-stop",
+        REQUESTS,
+        "_add(result, amounts)",
+        "_add({}, amounts)",
+        "sidecars run beside the containers",
+    ),
+    Bug(
+        "init-containers-free",
+        REQUESTS,
+        "_raise(result, peak)",
+        "_raise(result, {})",
+        "init containers may need more than the containers",
+    ),
+    Bug(
+        "overhead-ignored",
+        REQUESTS,
+        "_add(result, pod.overhead)",
+        "_add(result, {})",
+        "overhead is added",
+    ),
+    Bug(
+        "infeasible-resize-counts",
+        REQUESTS,
+        "result = {} if infeasible else dict(self.requests)",
+        "result = dict(self.requests)",
+        "what a node refused to resize to does not count",
+    ),
+    Bug(
+        "allocated-ignored",
+        REQUESTS,
+        "_raise(result, self.allocated)",
+        "_raise(result, {})",
+        "during a resize the most of asked, given and allocated counts",
+    ),
+    Bug(
+        "pod-level-hugepages-ignored",
+        REQUESTS,
+        'return name in ("cpu", "memory") or name.startswith("hugepages-")',
+        'return name in ("cpu", "memory")',
+        "huge pages can be asked for by the pod as a whole",
+    ),
+    Bug(
+        "milli-rounded-down",
+        QUANTITY,
+        "return nano // 10**6 if nano < 0 else -(-nano // 10**6)",
+        "return nano // 10**6",
+        "cpu is rounded up to thousandths",
+    ),
+    Bug(
+        "attachable-volumes-not-counted",
+        REQUESTS,
+        'name.startswith(("hugepages-", "attachable-volumes-"))',
+        'name.startswith(("hugepages-",))',
+        "attachable volumes are a resource",
+    ),
+    Bug(
+        "failed-pods-hold",
+        READ,
+        'in ("Succeeded", "Failed")',
+        'in ("Succeeded",)',
+        "a failed pod holds nothing any more",
+    ),
+    Bug(
+        "default-memory-decimal",
+        REQUESTS,
+        "100 * 10**6, 200 * 2**20 * 10**9",
+        "100 * 10**6, 200 * 10**6 * 10**9",
+        "scores take a container without a request for 200 Mi",
+    ),
+    Bug(
+        "scored-by-pod-level",
+        REQUESTS,
+        "scored = total(replace(pod, whole=Ask()), use_status=False, defaults=DEFAULTS)",
+        "scored = total(pod, use_status=False, defaults=DEFAULTS)",
+        "NodeResourcesFit scores a newcomer without pod-level resources",
+    ),
+    Bug(
+        "resized-newcomer-by-spec",
+        REQUESTS,
+        "placed = total(pod, use_status=True, defaults=missing)",
+        "placed = total(pod, use_status=False, defaults=missing)",
+        "scores take a placed pod by its status",
+    ),
+    Bug(
+        "most-allocated-rounded-up",
+        RESOURCES,
+        "scores = (capacity - left) * MAX_SCORE // capacity",
+        "scores = MAX_SCORE - left * MAX_SCORE // capacity",
+        "MostAllocated is cut to an integer",
+    ),
+    Bug(
+        "strategy-weights-ignored",
+        RESOURCES,
+        "asked.weights.dot(scores) // asked.weight",
+        "scores.sum(axis=0) // asked.width",
+        "a strategy's resources have weights",
+    ),
+    Bug(
+        "lacking-resource-weighs",
+        RESOURCES,
+        "total // np.maximum(asked.weights.dot(present), 1)",
+        "total // asked.weight",
+        "what a node lacks does not weigh",
+    ),
+    Bug(
+        "ratio-rounded-down",
+        RESOURCES,
+        "(2 * asked.weights.dot(scores) + weight) // (2 * weight)",
+        "asked.weights.dot(scores) // weight",
+        "RequestedToCapacityRatio is rounded",
+    ),
+    Bug(
+        "ratio-zero-weighs",
+        RESOURCES,
+        "asked.weights.dot(scores > 0)",
+        "asked.weights.dot(scores >= 0)",
+        "a resource that scores 0 does not weigh",
+    ),
+    Bug(
+        "falling-shape-rounded-down",
+        RESOURCES,
+        "(rise // (x1 - x0) if rise >= 0 else -(-rise // (x1 - x0)))",
+        "rise // (x1 - x0)",
+        "Go cuts towards zero",
+    ),
+    Bug(
+        "balance-without-half",
+        RESOURCES,
+        "deviation *= 0.5",
+        "deviation *= 1.0",
+        "two resources deviate by half their difference",
+    ),
+    Bug(
+        "balance-of-present-two",
+        RESOURCES,
+        "np.abs((first - last) / 2)",
+        "np.abs(first - last)",
+        "the same, where a node lacks a resource",
+    ),
+    Bug(
+        "balance-variance",
+        RESOURCES,
+        "deviation = np.sqrt(running_sum(squares) / at_least_1)",
+        "deviation = running_sum(squares) / at_least_1",
+        "it is the standard deviation",
+    ),
+    Bug(
+        "balance-overcommitted",
+        RESOURCES,
+        "np.minimum(fractions, 1.0, out=fractions)",
+        "np.minimum(fractions, 9.0, out=fractions)",
+        "a fraction is at most 1",
+    ),
+    Bug(
+        "best-effort-balanced",
+        RESOURCES,
+        "if asked.best_effort:",
+        "if False:",
+        "a pod that requests nothing is not scored for balance",
+    ),
+    Bug(
+        "unasked-scalars-scored",
+        RESOURCES,
+        "if column is None or (amount == 0 and name not in NATIVE):",
+        "if column is None:",
+        "scalar resources count only for pods that ask for them",
+    ),
+    Bug(
+        "balance-with-defaults",
+        RESOURCES,
+        "requests = dict(ask.row.requests if real else ask.row.scored)",
+        "requests = dict(ask.row.scored)",
+        "balance takes real requests",
+    ),
+)
+
+BUGS: tuple[Bug, ...] = (*TOPOLOGY_SPREAD, *INTER_POD_AFFINITY, *NODES, *RESOURCE_AMOUNTS)
+
+
+def plant(bug: Bug, source: Path) -> None:
+    """Writes the bug into a copy of src/bayplan."""
+    path = source / bug.file
+    text = path.read_text()
+    count = text.count(bug.old)
+    if count != 1:
+        raise LookupError(
+            f"planted bug {bug.name}: in {bug.file} its text stands {count} times, not once; "
+            f"the code has moved on, so aim the bug anew: {bug.old!r}"
+        )
+    path.write_text(text.replace(bug.old, bug.new))
