@@ -2,6 +2,7 @@
 everything counted equals what is counted afresh, and every kept verdict equals a fresh one."""
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from bayplan.core.engine.profile import Profile
 from bayplan.core.engine.verdicts import Verdicts
-from bayplan.core.state.cluster import Cluster, Trial
+from bayplan.core.plugins.hooks import Ask
+from bayplan.core.state.cluster import Cluster, Mark, Trial
 from bayplan.core.state.laws import broken, picture
 from bayplan.core.state.view import View
 
@@ -17,13 +19,26 @@ from bayplan.core.state.view import View
 def check_kept(verdicts: Verdicts) -> None:
     """Every kept verdict, brought up to date, says what asking afresh says."""
     for kept in list(verdicts._kept.values()):
-        ask = kept.ask
+        ask = Ask(kept.ask.pod, verdicts.cluster.demand(kept.ask.row))
         fresh = verdicts.on(ask, View(verdicts.cluster))
-        demand = verdicts.cluster.demand(ask.row)
-        known = verdicts.kept(type(ask)(ask.pod, demand)).verdict[: verdicts.cluster.height]
+        known = verdicts.kept(ask).verdict[: verdicts.cluster.height]
         feasible = fresh >= 0
-        assert (known >= 0).tolist() == feasible.tolist()
+        assert (known >= 0).tolist() == feasible.tolist(), ask.pod
         assert known[feasible].tolist() == fresh[feasible].tolist()
+
+
+def differences(before: Any, after: Any, path: str = "cluster") -> Iterator[str]:
+    """Where two pictures differ, by path."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from differences(before.get(key), after.get(key), f"{path}[{key!r}]")
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        if len(before) != len(after):
+            yield f"{path}: {len(before)} then {len(after)} entries"
+        for at, (old, new) in enumerate(zip(before, after, strict=False)):
+            yield from differences(old, new, f"{path}[{at}]")
+    elif before != after:
+        yield f"{path}: {before!r} then {after!r}"
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +50,8 @@ def _laws_after_every_drop(monkeypatch: pytest.MonkeyPatch) -> None:
         make(self, cluster, profile)
         alive.add(self)
 
-    def begun(self: Trial, cluster: Cluster, *marks: int) -> None:
-        begin(self, cluster, *marks)
+    def begun(self: Trial, cluster: Cluster, mark: Mark) -> None:
+        begin(self, cluster, mark)
         self.before = picture(cluster)  # type: ignore[attr-defined]
 
     def closed(self: Trial) -> None:
@@ -44,7 +59,7 @@ def _laws_after_every_drop(monkeypatch: pytest.MonkeyPatch) -> None:
         if self._kept:
             return
         cluster: Any = self._cluster
-        assert picture(cluster) == self.before  # type: ignore[attr-defined]
+        assert "; ".join(differences(self.before, picture(cluster))) == ""  # type: ignore
         assert broken(cluster) == []
         for verdicts in alive:
             if verdicts.cluster is cluster:

@@ -1,9 +1,9 @@
 """Any arrivals, deaths, failures and relists: the laws hold after every step."""
 
+import os
 from typing import Any
 
-import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -30,7 +30,7 @@ from bayplan.core.model.selectors import (
 )
 from bayplan.core.state.laws import broken, picture
 from bayplan.testing import world
-from tests.conftest import check_kept
+from tests.conftest import check_kept, differences
 
 ZONE = "zone"
 SPACES = ("red", "blue")
@@ -220,7 +220,7 @@ class Laws(RuleBasedStateMachine):
                 self.tell(on.PodSeen(pod))
         for node in [n for n in self.engine.cluster.nodes if n is not None]:
             self.tell(on.NodeSeen(node))
-        assert picture(self.engine.cluster) == before
+        assert "; ".join(differences(before, picture(self.engine.cluster))) == ""
 
     @rule(data=st.data(), node=nodes, row=rows, labels=labels, terms=own_terms)
     def try_and_drop(
@@ -261,7 +261,7 @@ class Laws(RuleBasedStateMachine):
             pod = replace(pod, terms=replace(terms, namespace=pod.namespace))
         before = picture(cluster)
         answer = fits(self.engine.verdicts["bayplan"], pod)
-        assert picture(cluster) == before
+        assert "; ".join(differences(before, picture(cluster))) == ""
         if terms is None and cluster.pods:
             with cluster.trial():
                 cluster.remove(sorted(cluster.pods)[0])
@@ -298,15 +298,13 @@ class Laws(RuleBasedStateMachine):
         places = [*engine.cluster.pods, *engine.waiting.pods, *engine.held, *orphans]
         assert len(places) == len(set(places))
         assert set(engine.assumed) <= set(engine.cluster.pods) | set(orphans)
-        assert (
-            np.all(engine.cluster.free[~engine.cluster.alive][: engine.cluster.height] <= 0) or True
-        )
 
 
 TestLaws = Laws.TestCase
 TestLaws.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=int(os.environ.get("EX", "15")),
+    stateful_step_count=30,
     deadline=None,
+    phases=(Phase.generate,) if os.environ.get("NOSHRINK") else tuple(Phase),
     suppress_health_check=list(HealthCheck),
 )

@@ -25,12 +25,14 @@ PORTS = "core/plugins/ports.py"
 RESOURCES = "core/plugins/resources.py"
 IMAGES = "core/plugins/images.py"
 REGISTRY = "core/plugins/registry.py"
+CLUSTER = "core/state/cluster.py"
 TERM_COUNTS = "core/state/terms.py"
 LABEL_COLUMNS = "core/state/labels.py"
 POD_INDEX = "core/state/podindex.py"
 REQUESTS = "core/model/requests.py"
 QUANTITY = "core/model/quantity.py"
 SELECTORS = "core/model/selectors.py"
+VERDICTS = "core/engine/verdicts.py"
 ROWS = "kube/rows.py"
 TERMS = "kube/terms.py"
 READ = "kube/read.py"
@@ -315,8 +317,7 @@ INTER_POD_AFFINITY = (
     Bug(
         "namespace-selector-ignored",
         TERMS,
-        "namespace_selector=label_selector(term.namespace_selector, "
-        'f"{path}.namespaceSelector"),',
+        'namespace_selector=label_selector(term.namespace_selector, f"{path}.namespaceSelector"),',
         "namespace_selector=None,",
         "a term reaches the namespaces that its selector selects",
     ),
@@ -787,6 +788,115 @@ RESOURCE_AMOUNTS = (
         "requests = dict(ask.row.requests if real else ask.row.scored)",
         "requests = dict(ask.row.scored)",
         "balance takes real requests",
+    ),
+)
+
+# These show only when a case goes on, and verdicts and counts are kept through its changes.
+KEEPING: tuple[Bug, ...] = (
+    Bug(
+        "domain-sums-not-taken-back",
+        TERM_COUNTS,
+        "self._sums(column)[column.codes[row]] += amount",
+        "self._sums(column)[column.codes[row]] += abs(amount)",
+        "a pod that goes is no longer counted in its domain",
+    ),
+    Bug(
+        "relabelled-node-counted-twice",
+        TERM_COUNTS,
+        "sums[before] -= amount",
+        "sums[before] -= 0",
+        "a node that moves to another domain takes its pods along",
+    ),
+    Bug(
+        "eligible-pods-stay",
+        TERM_COUNTS,
+        "self.sums[old] -= amount",
+        "self.sums[old] -= 0",
+        "the same, for spread",
+    ),
+    Bug(
+        "eligible-nodes-stay",
+        TERM_COUNTS,
+        "self.nodes[old] -= 1",
+        "self.nodes[old] -= 0",
+        "a domain is gone with its last eligible node",
+    ),
+    Bug(
+        "spread-never-refreshed",
+        SPREAD,
+        "if sums.position == log.head:",
+        "if sums.position >= 0:",
+        "which nodes count for spread follows their labels and taints",
+    ),
+    Bug(
+        "owners-stay",
+        CLUSTER,
+        "self.terms.owned(resident.own, row, -1)",
+        "self.terms.owned(resident.own, row, 0)",
+        "a pod that goes takes its anti-affinity along",
+    ),
+    Bug(
+        "ports-stay",
+        CLUSTER,
+        "self._use_ports(row, pod.row.ports, -1)",
+        "self._use_ports(row, pod.row.ports, 1)",
+        "a pod that goes frees its host ports",
+    ),
+    Bug(
+        "namespace-labels-not-followed",
+        CLUSTER,
+        "resident.matched = self.terms.counting(resident.pod)",
+        "pass",
+        "terms with a namespaceSelector follow the labels of namespaces",
+    ),
+    Bug(
+        "cordon-not-logged",
+        CLUSTER,
+        "return (node.labels, node.taints, node.unschedulable)",
+        "return (node.labels, node.taints)",
+        "kept verdicts follow cordons",
+    ),
+    Bug(
+        "taints-not-logged",
+        CLUSTER,
+        "return (node.labels, node.taints, node.unschedulable)",
+        "return (node.labels, node.unschedulable)",
+        "kept verdicts follow taints",
+    ),
+    Bug(
+        "highest-never-falls",
+        VERDICTS,
+        "return self.high == self.most and bool(verdict[self.high_row] >= 0)",
+        "return self.high == self.most",
+        "a relative score falls with the row that had the highest",
+    ),
+    Bug(
+        "image-holders-not-followed",
+        IMAGES,
+        "tuple(versions.get(name, 0) for name in ask.row.images)",
+        "()",
+        "kept scores follow which nodes hold an image",
+    ),
+    Bug(
+        "node-count-not-followed",
+        IMAGES,
+        "return (cluster.node_count, tuple(",
+        "return (0, tuple(",
+        "how far an image has spread depends on the number of nodes",
+    ),
+    Bug(
+        "new-column-not-followed",
+        VERDICTS,
+        "if kept.ask.demand is not ask.demand:",
+        "if False:",
+        "kept verdicts follow a resource that gets its column",
+    ),
+    Bug(
+        "load-log-not-read",
+        VERDICTS,
+        "if kept.load_position == head:",
+        "if kept.load_position >= 0:",
+        "kept verdicts follow placements",
     ),
 )
 

@@ -90,7 +90,11 @@ class Engine:
             if known is not None:
                 self._drop_waiter(pod.uid)
             self.held.pop(pod.uid, None)
-            self._drop_orphan(pod.uid)
+            orphan = self.cluster.orphan(pod.uid)
+            if orphan is not None:
+                if orphan.node == pod.node and same_to_us(orphan, pod):
+                    return []
+                self.cluster.remove(pod.uid)
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
             return []
@@ -139,7 +143,8 @@ class Engine:
                 self.waiting.wake((EventKind.POD_GONE,), now)
         else:
             self._forget_unplaced(uid)
-            self._drop_orphan(uid)
+            if self.cluster.orphan(uid) is not None:
+                self.cluster.remove(uid)
         return []
 
     def _queue(self, waiter: Waiter, now: float) -> list[do.Effect]:
@@ -169,10 +174,6 @@ class Engine:
         self.held.pop(uid, None)
         if uid in self.waiting.pods:
             self._drop_waiter(uid)
-
-    def _drop_orphan(self, uid: str) -> None:
-        if any(uid in orphans for orphans in self.cluster.orphans.values()):
-            self.cluster.remove(uid)
 
     # ---- outcomes of binds
 

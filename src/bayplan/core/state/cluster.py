@@ -64,7 +64,6 @@ class Cluster:
     NOT_STATE = (
         "static_log",
         "load_log",
-        "version",
         "image_versions",
         "facts_version",
         "_demands",
@@ -115,6 +114,10 @@ class Cluster:
 
     def column(self, key: str) -> LabelColumn:
         return self.labels.column(key, self.nodes, len(self.nodes))
+
+    def orphan(self, uid: str) -> Pod | None:
+        """The pod, if it is bound to a node that is not known."""
+        return next((pods[uid] for pods in self.orphans.values() if uid in pods), None)
 
     def demand(self, key: RowKey) -> Demand:
         """The row key's amounts as vectors; kept, since pods of one template share the key."""
@@ -173,14 +176,12 @@ class Cluster:
             self._place(pod, row)
 
     def remove(self, uid: str) -> None:
-        if uid in self.pods:
+        """The pod uses nothing any more."""
+        orphan = self.orphan(uid)
+        if orphan is not None:
+            self._unorphan(orphan)
+        else:
             self._remove(uid)
-            return
-        for orphans in self.orphans.values():
-            if uid in orphans:
-                self._unorphan(orphans[uid])
-                return
-        raise KeyError(uid)
 
     def close_node(self, name: str, uid: str) -> None:
         """Nothing more is placed on the node while the unreadable pod is there."""
@@ -227,7 +228,7 @@ class Cluster:
         outermost = self._undo is None
         if self._undo is None:
             self._undo = []
-        trial = Trial(self, len(self._undo), len(self.resources))
+        trial = Trial(self, Mark(len(self._undo), len(self.resources), self.version))
         try:
             yield trial
         finally:
@@ -235,18 +236,19 @@ class Cluster:
             if outermost:
                 self._undo = None
 
-    def undo_to(self, mark: int, resources: int) -> None:
+    def undo_to(self, mark: "Mark") -> None:
         undo = self._undo
         assert undo is not None
         self._undo = None  # undoing is not itself recorded
-        while len(undo) > mark:
+        while len(undo) > mark.operations:
             inverse, arguments = undo.pop()
             inverse(*arguments)
-        for name in self.resources[resources:]:
+        for name in self.resources[mark.resources :]:
             del self.lacking[self.resource_columns.pop(name)]
             self._demands.clear()
-        del self.resources[resources:]
-        self.lacked = frozenset(at for at, nodes in self.lacking.items() if nodes)
+        del self.resources[mark.resources :]
+        self._note_lacked()
+        self.version = mark.version
         self._undo = undo
 
     def _done(self, inverse: Callable[..., Any], *arguments: Any) -> None:
@@ -312,10 +314,9 @@ class Cluster:
                 self._grow(2 * row)
         else:
             assert self.vacant.pop() == row
-        self.rows[node.name] = row
         self.alive[row] = True
-        self.hashes[row] = zlib.crc32(node.uid.encode())
         self._write_node(row, None, node)
+        self.rows[node.name] = row
         self._recount_unreadable(node.name)
         self._done(self._remove_node, row)
 
@@ -324,7 +325,6 @@ class Cluster:
         assert node is not None
         assert not self.residents[row]
         self._write_node(row, node, None)
-        self.hashes[row] = 0
         self.alive[row] = False
         self.unreadable[row] = 0
         del self.rows[node.name]
@@ -342,6 +342,7 @@ class Cluster:
 
     def _write_node(self, row: int, old: Node | None, new: Node | None) -> None:
         self.nodes[row] = new
+        self.hashes[row] = 0 if new is None else zlib.crc32(new.uid.encode())
         for key, before in self.labels.put(row, old, new):
             self.terms.relabelled(row, self.labels.columns[key], before)
         self._write_allocatable(row, old, new)
@@ -361,17 +362,24 @@ class Cluster:
         line = self.allocatable[row]
         before = np.zeros_like(line) if old is None else line.copy()
         if old is not None:
-            self.lacking.subtract(np.flatnonzero(line == 0).tolist())
+            self.lacking.subtract(self._zeros(line))
         line[:] = 0
         for name, amount in amounts.items():
             line[self.resource_columns[name]] = amount
         line[SCORED_CPU], line[SCORED_MEMORY] = line[CPU], line[MEMORY]
         self.free[row] += line - before
         if new is not None:
-            self.lacking.update(np.flatnonzero(line == 0).tolist())
+            self.lacking.update(self._zeros(line))
         else:
             line[:] = 1  # nobody divides by a vacant row's zero
+        self._note_lacked()
+
+    def _note_lacked(self) -> None:
         self.lacked = frozenset(at for at, nodes in self.lacking.items() if nodes)
+
+    def _zeros(self, line: Ints) -> list[int]:
+        zeros: list[int] = np.flatnonzero(line[: len(self.resources)] == 0).tolist()
+        return zeros
 
     def _write_images(self, row: int, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and old.images == new.images:
@@ -457,20 +465,28 @@ class Cluster:
                 spare = np.zeros((len(self.nodes), 8), dtype=np.int64)
                 self.free = np.hstack((self.free, spare))
                 self.allocatable = np.hstack((self.allocatable, spare))
+            self._note_lacked()
 
 
 def static_facts(node: Node) -> tuple[object, ...]:
-    """What static plugins read of a node."""
-    return (node.labels, node.taints, node.unschedulable)
+    """What static plugins, and the tie-break, read of a node."""
+    return (node.labels, node.taints, node.unschedulable, node.uid)
+
+
+class Mark(Struct, frozen=True):
+    """Where a trial began."""
+
+    operations: int
+    resources: int
+    version: int
 
 
 class Trial:
     """What was done since the trial began. Dropped at its end unless kept."""
 
-    def __init__(self, cluster: Cluster, mark: int, resources: int) -> None:
+    def __init__(self, cluster: Cluster, mark: Mark) -> None:
         self._cluster = cluster
         self._mark = mark
-        self._resources = resources
         self._kept = False
 
     def keep(self) -> None:
@@ -479,4 +495,4 @@ class Trial:
 
     def close(self) -> None:
         if not self._kept:
-            self._cluster.undo_to(self._mark, self._resources)
+            self._cluster.undo_to(self._mark)

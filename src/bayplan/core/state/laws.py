@@ -39,15 +39,16 @@ def broken(cluster: Cluster) -> list[str]:
 
 
 def picture(cluster: Cluster) -> Any:
-    """A comparable copy of the whole state. Arrays are cut to the rows in use."""
-    return _Walk(cluster.height).attributes(cluster)
+    """A comparable copy of the whole state. Arrays are cut to the rows and resources in use."""
+    return _Walk(cluster.height, len(cluster.resources)).attributes(cluster)
 
 
 class _Walk:
     """Renders an object attribute by attribute, all the way down."""
 
-    def __init__(self, height: int) -> None:
+    def __init__(self, height: int, width: int) -> None:
         self._height = height
+        self._width = width
 
     def attributes(self, thing: Any) -> Any:
         hidden = getattr(thing, "NOT_STATE", ())
@@ -61,13 +62,16 @@ class _Walk:
         if thing is None or isinstance(thing, str | int | float | bool | bytes | Enum):
             return thing
         if isinstance(thing, np.ndarray):
-            return (str(thing.dtype), thing[: self._height].tolist())
+            used = thing[: self._height]
+            return (str(thing.dtype), (used[:, : self._width] if used.ndim > 1 else used).tolist())
         if isinstance(thing, Counter):
             return {key: count for key, count in thing.items() if count}
         if isinstance(thing, dict):
             return {key: self.of(value) for key, value in thing.items()}
         if isinstance(thing, set | frozenset):
             return set(thing)
+        if isinstance(thing, list | tuple) and thing and isinstance(thing[0], Term):
+            return {term.key for term in thing}  # their order means nothing
         if isinstance(thing, tuple):
             return tuple(self.of(item) for item in thing)
         if isinstance(thing, list):
@@ -106,7 +110,7 @@ def _amounts(cluster: Cluster) -> Iterator[str]:
         total[SCORED_CPU], total[SCORED_MEMORY] = total[CPU], total[MEMORY]
         if (cluster.allocatable[row] != total).any():
             yield f"allocatable of {name} is not what the node says"
-        lacking.update(np.flatnonzero(total == 0).tolist())
+        lacking.update(np.flatnonzero(total[: len(cluster.resources)] == 0).tolist())
         for resident in cluster.residents[row].values():
             total -= cluster.demand(resident.pod.row).take
         if (cluster.free[row] != total).any():
