@@ -258,3 +258,9 @@ def test_duplicate_keys_and_names_are_no_matter() -> None:
     assert (pod.name, pod.labels) == ("b", {"x": "2"})
     twice = put(POD, ("spec", "containers"), POD["spec"]["containers"] * 2)
     assert Reader().pod(twice).row.requests == (("cpu", 2010),)
+
+
+def test_a_file_nested_too_deeply_is_refused_and_not_the_end_of_the_process() -> None:
+    for text in ("[" * 60_000, "{a: " * 60_000, '{"a":' * 60_000):
+        with pytest.raises(BadFile, match=r"nested more than 200 deep|not valid"):
+            load_objects(text)

@@ -241,7 +241,7 @@ class Laws(RuleBasedStateMachine):
             (cluster.update_node if node.name in cluster.rows else cluster.add_node)(node)
             cluster.place(pod, node.name)
             with cluster.trial() as inner:
-                if cluster.pods and data.draw(st.booleans()):
+                if data.draw(st.booleans()) and cluster.pods:
                     cluster.remove(data.draw(st.sampled_from(sorted(cluster.pods))))
                 with asking(verdicts, pod) as ask:
                     verdicts.best(ask)

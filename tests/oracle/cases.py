@@ -65,7 +65,7 @@ AMOUNTS: dict[str, tuple[str | int, ...]] = {
     NATIVE: ("0", "1", "3", "2.5", "1k"),
     ATTACHABLE: ("0", "1", "2"),
 }
-VAST: dict[str, str] = {"memory": "1E", EPHEMERAL: "1E"}  # scores would overflow int64 with it
+VAST: dict[str, str] = {"memory": "0.05E", EPHEMERAL: "0.05E"}  # near the most that is counted
 SHARE: dict[str, float] = {  # how likely a container asks for it
     "cpu": 0.6,
     "memory": 0.6,
@@ -745,7 +745,7 @@ def _tight_names(world: World) -> None:
         if world.chance(0.1):
             term["matchFields"] *= 2
         terms.append(term)
-    if world.chance(0.08):  # a term without a name lets every node through PreFilter
+    if world.chance(0.25):  # a term without a name lets every node through PreFilter
         terms.append(_node_term(world, rng.choice(world.nodes), hard=True))
 
 
@@ -791,9 +791,12 @@ def _scarce(resource: str) -> Callable[[World], None]:
                 (amount(c.get("resources", {}).get("requests", {}).get(resource, "0")))
                 for c in containers
             )
-            spec["resources"]["requests"][resource] = spell(world.rng, Fraction(sums))
+            extra = amount(world.rng.choice(AMOUNTS[resource])) if world.chance(0.5) else 0
+            spec["resources"]["requests"][resource] = spell(world.rng, Fraction(sums) + extra)
             if resource == HUGE:
                 spec["resources"]["limits"] = dict(spec["resources"]["requests"])
+        elif resource == HUGE and "resources" not in spec and world.chance(0.5):
+            _pod_level(world, spec)
 
     return tighten
 
@@ -804,7 +807,7 @@ def _tight_count(world: World) -> None:
 
 def _constraint(world: World, *, hard: bool) -> Json:
     rng, pod = world.rng, world.pod
-    target = pod if world.chance(0.75) or not world.pods else rng.choice(world.pods)
+    target = pod if world.chance(0.65) or not world.pods else rng.choice(world.pods)
     labels = target["metadata"].get("labels", {})
     constraint: Json = {
         "maxSkew": rng.choice((1, 1, 2, 3)),
@@ -912,7 +915,7 @@ def _tight_labels(world: World) -> None:
 
 def _tight_pod_affinity(world: World) -> None:
     rng, pod = world.rng, world.pod
-    for _ in range(rng.choice((1, 1, 2))):
+    for _ in range(rng.choice((1, 2, 2))):
         alive = [p for p in world.pods if _alive(p)]
         target = rng.choice(alive) if alive and world.chance(0.85) else pod
         if world.chance(0.05):
@@ -929,6 +932,8 @@ def _tight_pod_affinity(world: World) -> None:
         pod["spec"]["affinity"]["podAffinity"] = {
             "requiredDuringSchedulingIgnoredDuringExecution": required
         }
+        for node in world.some_nodes() if world.chance(0.5) else ():
+            node["metadata"].get("labels", {}).pop(term["topologyKey"], None)
 
 
 def _tight_pod_anti_affinity(world: World) -> None:
@@ -1040,6 +1045,9 @@ def _allocate(world: World) -> None:
     rng = world.rng
     asked = requests(world.pod)
     lacking = {r: {n["metadata"]["name"] for n in world.some_nodes()} for r in sorted(world.scarce)}
+    unheard = {
+        r for r in sorted(world.scarce) if r in UNCOMMON and world.chance(0.08)
+    }  # on no node
     for node in world.nodes:
         name = node["metadata"]["name"]
         here = [p for p in world.pods if p["spec"]["nodeName"] == name and _alive(p)]
@@ -1051,7 +1059,7 @@ def _allocate(world: World) -> None:
         for resource in AMOUNTS:
             need, used = asked.get(resource, 0), taken.get(resource, 0)
             has = _allocatable(world, resource, need, used, name in lacking.get(resource, ()))
-            if has is not None:
+            if has is not None and resource not in unheard:
                 allocatable[resource] = has
         room = len(here) + 1 + rng.choice((0, 0, 1, 50, 109))
         if name in lacking.get("pods", ()):
@@ -1082,7 +1090,9 @@ def _allocatable(
             return None
         if world.chance(0.06):
             return None if world.chance(0.5) else "0"
-        value = max(0, used - unit) if world.chance(0.1) else max(used, roomy)
+        value = max(used, roomy)
+        if world.chance(0.3 if world.scored else 0.1):
+            value = max(0, rng.choice((used - unit, used // 2)))
     exact = Fraction(value, 1000) if resource == "cpu" else Fraction(value)
     if resource == "cpu" and value and world.chance(0.05):
         exact -= Fraction(1, 2000)  # rounded up again

@@ -852,15 +852,15 @@ KEEPING: tuple[Bug, ...] = (
     Bug(
         "cordon-not-logged",
         CLUSTER,
-        "return (node.labels, node.taints, node.unschedulable)",
-        "return (node.labels, node.taints)",
+        "return (node.labels, node.taints, node.unschedulable, node.uid)",
+        "return (node.labels, node.taints, node.uid)",
         "kept verdicts follow cordons",
     ),
     Bug(
         "taints-not-logged",
         CLUSTER,
-        "return (node.labels, node.taints, node.unschedulable)",
-        "return (node.labels, node.unschedulable)",
+        "return (node.labels, node.taints, node.unschedulable, node.uid)",
+        "return (node.labels, node.unschedulable, node.uid)",
         "kept verdicts follow taints",
     ),
     Bug(
@@ -883,13 +883,6 @@ KEEPING: tuple[Bug, ...] = (
         "return (cluster.node_count, tuple(",
         "return (0, tuple(",
         "how far an image has spread depends on the number of nodes",
-    ),
-    Bug(
-        "new-column-not-followed",
-        VERDICTS,
-        "if kept.ask.demand is not ask.demand:",
-        "if False:",
-        "kept verdicts follow a resource that gets its column",
     ),
     Bug(
         "load-log-not-read",

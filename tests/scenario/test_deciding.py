@@ -88,7 +88,7 @@ def test_back_off_doubles_from_one_to_ten_seconds(attempts: int, rest_s: int) ->
 def test_only_events_that_could_help_wake_a_pod() -> None:
     world = World(a=8)
     world.submit("picky", gpus=1, node_selector=(("disk", "ssd"),))
-    waiter, group = world.engine.waiting.pods["uid-picky"]
+    waiter, _ = world.engine.waiting.pods["uid-picky"]
     world.wait(20)
     world.submit("other", gpus=1)
     world.finish("other")  # room does not make a disk
@@ -378,7 +378,7 @@ def test_equal_nodes_are_chosen_the_same_way_after_a_restart() -> None:
     names = [f"n{i}" for i in range(20)]
 
     def choices(order: list[str]) -> dict[str, str]:
-        world = World({name: 8 for name in order})
+        world = World(dict.fromkeys(order, 8))
         world.submit("train", gpus=1, pods=20)
         return world.running()
 

@@ -20,6 +20,7 @@ _TEMPLATE_AT = {
     "PodTemplate": ("template",),
 }
 _MOST_VALUES = 5_000_000  # of a YAML file, its anchors written out
+_DEEPEST = 200
 _SMALL = 1 << 20  # bytes of what looks like JSON and may still be YAML
 
 
@@ -141,6 +142,7 @@ def _flat(documents: Iterable[Any], default: str, depth: int = 0) -> Iterator[tu
 
 def _load_yaml(data: bytes) -> list[Any]:
     try:
+        _check_depth(data)
         documents = [d for d in yaml.load_all(data, Loader=_Loader) if d is not None]
         if _size(documents, {}) > _MOST_VALUES:
             raise BadFile("its YAML aliases expand to too much")
@@ -149,6 +151,18 @@ def _load_yaml(data: bytes) -> list[Any]:
     except (ValueError, TypeError, RecursionError) as error:
         raise BadFile(f"not valid YAML: {error}") from None
     return documents
+
+
+def _check_depth(data: bytes) -> None:
+    """Objects nest to a few dozen; the loader's own recursion would end the process."""
+    depth = 0
+    for event in yaml.parse(data, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _DEEPEST:
+                raise BadFile(f"not valid YAML: nested more than {_DEEPEST} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def _size(value: Any, known: dict[int, int]) -> int:

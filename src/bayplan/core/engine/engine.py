@@ -259,7 +259,10 @@ class Engine:
         """The group that the pod belongs to now."""
         terms = self.cluster.terms
         waiter.concerning, waiter.generation = terms.concerning(waiter.pod), terms.generation
-        return group_key(waiter, terms.namespaces)
+        key = group_key(waiter, terms.namespaces)
+        if self.verdicts[waiter.pod.scheduler].by_terms_alone:
+            return key
+        return (key, waiter.pod.namespace, tuple(sorted(waiter.pod.labels.items())))
 
     def _decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         pod = waiter.pod

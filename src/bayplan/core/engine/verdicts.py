@@ -16,7 +16,7 @@ import numpy as np
 
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model.pods import RowKey
-from bayplan.core.plugins.hooks import Ask, Facts, Filter, Normalise, Reads
+from bayplan.core.plugins.hooks import Ask, Facts, Filter, NeedsTerms, Normalise, Reads
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
@@ -99,6 +99,9 @@ class Verdicts:
         self._load = profile.of_kind(Reads.LOAD)
         self._wide = profile.of_kind(Reads.CLUSTER)
         self._last_first = self._load[0][::-1]
+        self.by_terms_alone = all(
+            isinstance(plugin, NeedsTerms) for _, plugin in (*self._wide[0], *self._wide[1])
+        )
         kinds = (self._static, self._load, self._wide)
         numbers = [number for kind in kinds for number, _ in kind[0]]
         self._in_order = numbers == sorted(numbers)
@@ -137,7 +140,7 @@ class Verdicts:
         """The verdicts on all rows, from what is kept. Not to be written to."""
         kept = self.kept(ask)
         verdict = kept.verdict[: self.cluster.height]
-        if ask.own is None and not ask.concerning:
+        if ask.own is None and not ask.concerning and self.by_terms_alone:
             return verdict
         view = View(self.cluster)
         return self._clusterwide(ask, view, verdict.copy(), kept.relatives, exact=False)
@@ -150,7 +153,7 @@ class Verdicts:
         for relative in relatives:
             relative.high, relative.high_row = relative.highest(verdict)
             verdict += relative.added(relative.high) * (verdict >= 0)
-        if ask.own is None and not ask.concerning:
+        if ask.own is None and not ask.concerning and self.by_terms_alone:
             return verdict
         return self._clusterwide(ask, view, verdict, relatives, scores=scores)
 

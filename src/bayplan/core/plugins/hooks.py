@@ -111,6 +111,17 @@ class Normalise(Protocol):
 
 
 @runtime_checkable
+class NeedsTerms(Protocol):
+    """A cluster plugin that has nothing to say about a pod without terms, its own or others'.
+
+    Without this mark, a cluster plugin is asked about every pod, and its answer may depend on
+    anything, so that only pods with equal labels share a verdict.
+    """
+
+    needs_terms: bool
+
+
+@runtime_checkable
 class Facts(Protocol):
     """What else a static plugin's answers depend on: when it changes, they are computed anew."""
 

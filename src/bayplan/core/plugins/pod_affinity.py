@@ -36,6 +36,7 @@ class InterPodAffinity:
 
     name = "InterPodAffinity"
     reads = Reads.CLUSTER
+    needs_terms = True
     Args = PodAffinityArgs
 
     def __init__(self, args: PodAffinityArgs = PodAffinityArgs()) -> None:  # noqa: B008

@@ -169,7 +169,9 @@ class NodeResourcesFit:
         bits = np.zeros(len(need), dtype=np.int64)
         reasons: list[Reason] = []
         unknown = 0
-        for name in (*ask.demand.columns, *ask.demand.unknown):
+        names = (*ask.demand.columns, *ask.demand.unknown)
+        scalars = sorted(name for name in names if name not in (*NATIVE, "pods"))
+        for name in [n for n in ("pods", *NATIVE) if n in names] + scalars:
             column = ask.demand.columns.get(name)
             if self._ignores(name):
                 if column is not None:

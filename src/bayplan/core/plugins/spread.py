@@ -41,6 +41,7 @@ class PodTopologySpread:
 
     name = "PodTopologySpread"
     reads = Reads.CLUSTER
+    needs_terms = True
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         own = ask.own

@@ -275,7 +275,8 @@ class Cluster:
             self.terms.owned(own, row, 1)
         if pod.row.ports:
             self._use_ports(row, pod.row.ports, 1)
-        self.index.add(pod)
+        if self.index.keys:
+            self.index.add(pod)
         self.load_log.append(row)
         self._done(self._remove, pod.uid)
 
@@ -287,7 +288,8 @@ class Cluster:
         del self.residents[row][uid]
         if resident.matched:
             self._count(resident, -1)
-        self.index.remove(pod)
+        if self.index.keys:
+            self.index.remove(pod)
         if resident.own is not None:
             self.terms.owned(resident.own, row, -1)
             self.release_terms(resident.own)

@@ -21,19 +21,19 @@ class PodIndex:
         self.keys: dict[str, dict[str, dict[str, None]]] = {}  # label key → value → uids
 
     def add(self, pod: Pod) -> None:
-        if self.keys:
-            for key, value in pod.labels.items():
-                if key in self.keys:
-                    self.keys[key].setdefault(value, {})[pod.uid] = None
+        for key, values in self.keys.items():
+            value = pod.labels.get(key)
+            if value is not None:
+                values.setdefault(value, {})[pod.uid] = None
 
     def remove(self, pod: Pod) -> None:
-        if self.keys:
-            for key, value in pod.labels.items():
-                if key in self.keys:
-                    holders = self.keys[key][value]
-                    del holders[pod.uid]
-                    if not holders:
-                        del self.keys[key][value]
+        for key, values in self.keys.items():
+            value = pod.labels.get(key)
+            if value is not None:
+                holders = values[value]
+                del holders[pod.uid]
+                if not holders:
+                    del values[value]
 
     def candidates(self, selector: Selector | None, pods: Mapping[str, object]) -> Iterable[str]:
         """Uids of the pods that may match; all of them where no label narrows it down."""

@@ -1,0 +1,169 @@
+"""Every plugin of the registry through the checker, and the checker on plugins with faults."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from bayplan.core.engine.engine import Engine
+from bayplan.core.model.events import NamespaceSeen, NodeSeen, PodSeen
+from bayplan.core.model.nodes import Image
+from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, Spread
+from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint, Toleration
+from bayplan.core.model.verdicts import Reason
+from bayplan.core.plugins.hooks import Ask, Reads
+from bayplan.core.plugins.registry import BUILT_IN
+from bayplan.core.state.arrays import Codes, Ints
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.view import View
+from bayplan.testing import check_plugin
+from bayplan.testing.checker import PluginFault
+from bayplan.testing.world import HOSTNAME, node, pod, terms
+
+ZONE = "zone"
+WEB = Selector((Requirement("app", "In", ("web",)),))
+ROW_PLUGINS = [
+    plugin for plugin in BUILT_IN.values() if hasattr(plugin, "refuse") or hasattr(plugin, "score")
+]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Nodes of all kinds with pods of all kinds, and a vacant row among them."""
+    engine = Engine()
+    engine.handle(NamespaceSeen("default", {"env": "prod"}), 0)
+    for i in range(12):
+        taints = ((), (Taint("t", "", "NoSchedule"),), (Taint("p", "", "PreferNoSchedule"),))[i % 3]
+        made = node(
+            f"n{i}",
+            gpus=i % 4 * 2,
+            labels={"size": str(i), **({ZONE: f"z{i % 3}"} if i % 4 else {})},
+            taints=taints,
+            unschedulable=i == 5,
+            images=(Image(("app:1",), (i + 1) * 100 << 20),) if i % 2 else (),
+            allocatable={"cpu": 0} if i == 11 else {},
+        )
+        engine.handle(NodeSeen(made), 0)
+    for i, each in enumerate(newcomers() * 3):
+        bound = pod(
+            f"placed-{i}",
+            cpu=1000 * i,
+            node=f"n{i % 9}",
+            labels=each.labels,
+            terms=each.terms,
+            ports=each.row.ports,
+        )
+        engine.handle(PodSeen(bound), 0)
+    engine.cluster.remove_node("n7")
+    return engine.cluster
+
+
+def newcomers() -> list[Pod]:
+    web = {"app": "web"}
+    big = Requirement("size", "Gt", ("3",))
+    other = AffinityTerm(WEB, ZONE, ("default",))
+    return [
+        pod("plain", labels=web),
+        pod("sized", gpus=2, cpu=1000, memory=1 << 30),
+        pod("odd", requests={"odd/one": 1}),
+        pod("pinned", required=(NodeTerm(name_in=("n3",), named=("n3",)),)),
+        pod("nowhere", required=(NodeTerm(named=()),)),
+        pod("named", node_name="n4"),
+        pod("choosy", required=(NodeTerm((big,)),), node_selector=((ZONE, "z1"),)),
+        pod("likes", preferred=((5, NodeTerm((big,))),), has_preferred=True),
+        pod("tolerant", tolerations=(Toleration("", "Exists"),)),
+        pod("port", ports=(HostPort("TCP", 80, "0.0.0.0"),)),
+        pod("image", images=("app:1",)),
+        pod("even", labels=web, terms=terms(spread=(Spread(1, ZONE, True, WEB),))),
+        pod("soft", labels=web, terms=terms(spread=(Spread(1, HOSTNAME, False, WEB),))),
+        pod("near", labels=web, terms=terms(affinity=(other,))),
+        pod("far", labels=web, terms=terms(anti_affinity=(other,))),
+        pod("fond", terms=terms(preferred=((10, other), (-3, other)))),
+    ]
+
+
+@pytest.mark.parametrize("plugin", ROW_PLUGINS, ids=lambda plugin: plugin.name)
+def test_every_plugin_passes_the_checker(plugin: type, cluster: Cluster) -> None:
+    check_plugin(plugin(), cluster, newcomers())
+
+
+class Sound:
+    """A plugin without fault, for the faulty ones to differ from."""
+
+    name = "Sound"
+    reads = Reads.LOAD
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        codes: Codes = (view.free[3] < 0).astype(np.int64)
+        return codes
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]:
+        return (Reason("overcommitted", True, frozenset()),)
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        return np.minimum(view.row_numbers, 100)
+
+
+class LooksAtItsNeighbours(Sound):
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        return np.arange(len(view)) % 2
+
+
+class CountsCalls(Sound):
+    calls = 0
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        self.calls += 1
+        return np.full(len(view), self.calls % 2)
+
+
+class Writes(Sound):
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        view.cluster.free[0, 3] -= 1
+        return None
+
+
+class LooksAtLabels(Sound):
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        return np.full(len(view), int("checked-by" in ask.pod.labels))
+
+
+class HasNoReason(Sound):
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        return np.full(len(view), 2)
+
+
+class ScoresTooHigh(Sound):
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        return np.full(len(view), 101)
+
+
+class AnswersTooLittle(Sound):
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        return np.zeros(1, dtype=np.int64)
+
+
+class DoesNotSay(Sound):
+    reads = None  # type: ignore[assignment]
+
+
+def test_a_sound_plugin_passes(cluster: Cluster) -> None:
+    check_plugin(Sound(), cluster, newcomers())
+
+
+@pytest.mark.parametrize(
+    ("plugin", "fault"),
+    [
+        (LooksAtItsNeighbours, "among all rows"),
+        (CountsCalls, "another answer the second time"),
+        (Writes, "wrote to the cluster"),
+        (LooksAtLabels, "depends on labels"),
+        (HasNoReason, "a code without a reason"),
+        (ScoresTooHigh, "outside 0 to 100"),
+        (AnswersTooLittle, "answers for"),
+        (DoesNotSay, "does not say what it reads"),
+    ],
+)
+def test_the_checker_finds_the_fault(plugin: type, fault: str, cluster: Cluster) -> None:
+    with pytest.raises(PluginFault, match=fault):
+        check_plugin(plugin(), cluster, newcomers())
