@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,6 +28,7 @@ from bayplan.core.model.selectors import (
     Taint,
     Toleration,
 )
+from bayplan.core.state import cluster, labels
 from bayplan.core.state.laws import broken, picture
 from bayplan.testing import world
 from tests.conftest import check_kept, differences
@@ -37,7 +38,7 @@ SPACES = ("red", "blue")
 NAMES = tuple(f"n{i}" for i in range(6))
 TAINTS = (Taint("t", "", "NoSchedule"), Taint("p", "", "PreferNoSchedule"))
 
-labels = st.fixed_dictionaries(
+pod_labels = st.fixed_dictionaries(
     {}, optional={"app": st.sampled_from("ab"), "tier": st.sampled_from("xy")}
 )
 selectors = st.sampled_from(
@@ -125,8 +126,9 @@ rows = st.fixed_dictionaries(
 class Laws(RuleBasedStateMachine):
     """Drives one engine with whatever may happen, and a second with the same events."""
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(waste=st.sampled_from((0, 1024)))
+    def start(self, waste: int) -> None:
+        labels.WASTE = cluster.WASTE = waste  # type: ignore
         self.engine, self.twin = Engine(), Engine()
         self.now = 0.0
         self.made = 0
@@ -157,7 +159,7 @@ class Laws(RuleBasedStateMachine):
     def lose_namespace(self, name: str) -> None:
         self.tell(on.NamespaceGone(name))
 
-    @rule(row=rows, labels=labels, terms=own_terms, node=st.sampled_from(("", "", "", *NAMES)))
+    @rule(row=rows, labels=pod_labels, terms=own_terms, node=st.sampled_from(("", "", "", *NAMES)))
     def see_pod(
         self, row: dict[str, Any], labels: dict[str, str], terms: PodTerms | None, node: str
     ) -> None:
@@ -169,7 +171,7 @@ class Laws(RuleBasedStateMachine):
         self.tell(on.PodSeen(self.known[pod.uid]))
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), labels=labels, terminating=st.booleans())
+    @rule(data=st.data(), labels=pod_labels, terminating=st.booleans())
     def change_pod(self, data: st.DataObject, labels: dict[str, str], terminating: bool) -> None:
         pod = self.known[data.draw(st.sampled_from(sorted(self.known)))]
         self.known[pod.uid] = replace(pod, labels=labels, terminating=terminating)
@@ -222,7 +224,7 @@ class Laws(RuleBasedStateMachine):
             self.tell(on.NodeSeen(node))
         assert "; ".join(differences(before, picture(self.engine.cluster))) == ""
 
-    @rule(data=st.data(), node=nodes, row=rows, labels=labels, terms=own_terms)
+    @rule(data=st.data(), node=nodes, row=rows, labels=pod_labels, terms=own_terms)
     def try_and_drop(
         self,
         data: st.DataObject,
@@ -232,39 +234,39 @@ class Laws(RuleBasedStateMachine):
         terms: PodTerms | None,
     ) -> None:
         """Nested trials of everything; tests/conftest.py checks the drop."""
-        cluster = self.engine.cluster
+        here = self.engine.cluster
         pod = world.pod("trial", labels=labels, **row)
         if terms is not None:
             pod = replace(pod, terms=replace(terms, namespace=pod.namespace))
         verdicts = self.engine.verdicts["bayplan"]
-        with cluster.trial():
-            (cluster.update_node if node.name in cluster.rows else cluster.add_node)(node)
-            cluster.place(pod, node.name)
-            with cluster.trial() as inner:
-                if data.draw(st.booleans()) and cluster.pods:
-                    cluster.remove(data.draw(st.sampled_from(sorted(cluster.pods))))
+        with here.trial():
+            (here.update_node if node.name in here.rows else here.add_node)(node)
+            here.place(pod, node.name)
+            with here.trial() as inner:
+                if data.draw(st.booleans()) and here.pods:
+                    here.remove(data.draw(st.sampled_from(sorted(here.pods))))
                 with asking(verdicts, pod) as ask:
                     verdicts.best(ask)
                 if data.draw(st.booleans()):
-                    cluster.remove_node(node.name)
+                    here.remove_node(node.name)
                 if data.draw(st.booleans()):
-                    cluster.set_namespace("red", {"env": "prod"})
+                    here.set_namespace("red", {"env": "prod"})
                 if data.draw(st.booleans()):
                     inner.keep()
 
-    @rule(row=rows, labels=labels, terms=own_terms)
+    @rule(row=rows, labels=pod_labels, terms=own_terms)
     def ask(self, row: dict[str, Any], labels: dict[str, str], terms: PodTerms | None) -> None:
         """A question leaves nothing behind, and freeing capacity never removes a fit."""
-        cluster = self.engine.cluster
+        here = self.engine.cluster
         pod = world.pod("asked", labels=labels, **row)
         if terms is not None:
             pod = replace(pod, terms=replace(terms, namespace=pod.namespace))
-        before = picture(cluster)
+        before = picture(here)
         answer = fits(self.engine.verdicts["bayplan"], pod)
-        assert "; ".join(differences(before, picture(cluster))) == ""
-        if terms is None and cluster.pods:
-            with cluster.trial():
-                cluster.remove(sorted(cluster.pods)[0])
+        assert "; ".join(differences(before, picture(here))) == ""
+        if terms is None and here.pods:
+            with here.trial():
+                here.remove(sorted(here.pods)[0])
                 freed = fits(self.engine.verdicts["bayplan"], pod)
             assert set(answer.feasible) <= set(freed.feasible)
 
@@ -302,9 +304,8 @@ class Laws(RuleBasedStateMachine):
 
 TestLaws = Laws.TestCase
 TestLaws.settings = settings(
-    max_examples=int(os.environ.get("EX", "15")),
-    stateful_step_count=30,
+    max_examples=3_000 if os.environ.get("BAYPLAN_PROVE") else 150,
+    stateful_step_count=40,
     deadline=None,
-    phases=(Phase.generate,) if os.environ.get("NOSHRINK") else tuple(Phase),
     suppress_health_check=list(HealthCheck),
 )

@@ -2,7 +2,7 @@
 
 A case is one line of JSON, as the oracle and `bayplan fits --cases` read it, and both answers have
 the oracle's form. There are three streams of cases: *filters*, *scores*, and *kept*, where a case
-with scores goes on through changes and our answers come from kept verdicts. A stream's name, a
+of either kind goes on through changes and our answers come from kept verdicts. A stream's name, a
 seed and an index make a case again:
 
     python -m tests.oracle.parity --stream scores --seed 7 --index 1234
@@ -43,6 +43,7 @@ Stream = Literal["filters", "scores", "kept"]
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 SHOWN = 12  # lines of a difference
 STEPS = 6  # of a case that goes on
+MANY = 8  # nodes; of fewer, one that changed is so large a part that all are asked again
 CRASHED = "it crashed"
 
 
@@ -154,7 +155,7 @@ class World:
             scores=scores(self.verdicts, self.pod) if scored else None,
         )
 
-    def kept_answer(self) -> Answer:
+    def kept_answer(self, *, scored: bool) -> Answer:
         """With feasible nodes and totals from kept verdicts, which must equal fresh ones."""
         cluster, pod = self.engine.cluster, self.pod
         if self.own is None and pod.terms is not None:
@@ -171,10 +172,11 @@ class World:
             return Answer(error=f"verdicts differ, kept and fresh: {apart}")
         if max(anew.values(), default=-1) != (-1 if best < 0 else kept[best]):
             return Answer(error=f"the best row is {best}, but the verdicts are {anew}")
-        answer = self.answer(scored=True)
+        answer = self.answer(scored=scored)
         answer.feasible = sorted(by_node)
-        for name, verdict in by_node.items():
-            (answer.scores or {}).setdefault(name, {})["total"] = verdict >> SCORE_SHIFT
+        if answer.scores is not None:
+            for name, verdict in by_node.items():
+                answer.scores.setdefault(name, {})["total"] = int(verdict >> SCORE_SHIFT)
         return answer
 
 
@@ -211,8 +213,8 @@ def answers(recorded: Recorded) -> Iterator[Answer]:
         for step in recorded.steps:
             for change in step.changes:
                 world.see(change)
-            kept = recorded.stream == "kept"
-            yield world.kept_answer() if kept else world.answer(scored=case.scores)
+            of_kind = world.kept_answer if recorded.stream == "kept" else world.answer
+            yield of_kind(scored=case.scores)
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         yield Answer(error=f"{CRASHED} with {error!r} ({at.filename}:{at.lineno})")
@@ -301,16 +303,18 @@ def history(stream: Stream, seed: int, index: int) -> list[tuple[list[Change], J
 
     if stream == "filters":
         return [([], cases.case(random.Random(f"{seed}/{index}")))]
-    rng = random.Random(f"{seed}/score/{index}")
-    case = cases.score_case(rng)
     if stream == "scores":
-        return [([], case)]
+        return [([], cases.score_case(random.Random(f"{seed}/score/{index}")))]
+    rng = random.Random(f"{seed}/kept/{index}")
+    one = cases.score_case if index % 2 else cases.case
+    case, donor = one(rng), one(rng)
+    while index % 4 and len(case["nodes"]) < MANY:
+        case = one(rng)
     steps: list[tuple[list[Change], Json]] = [([], case)]
-    donor = cases.score_case(rng)
     for step in range(1, STEPS):
         case = {**case, **{kind: list(case[kind]) for kind in ("nodes", "pods", "namespaces")}}
         changing = Changing(rng, case, donor, f"{step}-")
-        steps.append(([changing.change() for _ in range(rng.randint(1, 3))], case))
+        steps.append(([changing.change() for _ in range(rng.choice((1, 1, 2)))], case))
     return steps
 
 
@@ -324,7 +328,7 @@ class Changing:
     def change(self) -> Change:
         ways = (self.place, self.remove, self.alter_pod, self.alter_node, self.add_node)
         more = (self.remove_node, self.alter_namespace)
-        weights = (3, 2, 2, 4, 1, 1, 1)
+        weights = (3, 3, 2, 4, 2, 2, 2)
         return self.rng.choices((*ways, *more), weights)[0]()
 
     def _new(self) -> str:
@@ -358,7 +362,9 @@ class Changing:
     def remove(self) -> Change:
         if not self.case["pods"]:
             return self.place()
-        pod = self.rng.choice(self.case["pods"])
+        asking = [p for p in self.case["pods"] if "affinity" in p["spec"] or "hostPort" in str(p)]
+        pods = asking if asking and self.rng.random() < 0.5 else self.case["pods"]
+        pod = self.rng.choice(pods)
         self.case["pods"] = [each for each in self.case["pods"] if each is not pod]
         return Change("pod gone", _raw(pod["metadata"]["uid"]))
 

@@ -582,8 +582,8 @@ RESOURCE_AMOUNTS = (
     Bug(
         "exact-fit-refused",
         RESOURCES,
-        "needs.bits.dot(view.free < needs.need)",
-        "needs.bits.dot(view.free <= needs.need)",
+        "short = view.free < needs.need",
+        "short = view.free <= needs.need",
         "an exact fit fits",
     ),
     Bug(
@@ -743,8 +743,8 @@ RESOURCE_AMOUNTS = (
     Bug(
         "balance-without-half",
         RESOURCES,
-        "deviation *= 0.5",
-        "deviation *= 1.0",
+        "deviation *= HALF",
+        "deviation *= WHOLE",
         "two resources deviate by half their difference",
     ),
     Bug(
@@ -764,8 +764,8 @@ RESOURCE_AMOUNTS = (
     Bug(
         "balance-overcommitted",
         RESOURCES,
-        "np.minimum(fractions, 1.0, out=fractions)",
-        "np.minimum(fractions, 9.0, out=fractions)",
+        "np.minimum(used / np.maximum(capacity, 1), 1.0)",
+        "np.minimum(used / np.maximum(capacity, 1), 9.0)",
         "a fraction is at most 1",
     ),
     Bug(
@@ -815,25 +815,11 @@ KEEPING: tuple[Bug, ...] = (
         "the same, for spread",
     ),
     Bug(
-        "eligible-nodes-stay",
-        TERM_COUNTS,
-        "self.nodes[old] -= 1",
-        "self.nodes[old] -= 0",
-        "a domain is gone with its last eligible node",
-    ),
-    Bug(
         "spread-never-refreshed",
         SPREAD,
         "if sums.position == log.head:",
         "if sums.position >= 0:",
         "which nodes count for spread follows their labels and taints",
-    ),
-    Bug(
-        "owners-stay",
-        CLUSTER,
-        "self.terms.owned(resident.own, row, -1)",
-        "self.terms.owned(resident.own, row, 0)",
-        "a pod that goes takes its anti-affinity along",
     ),
     Bug(
         "ports-stay",

@@ -18,7 +18,7 @@ WHOLE_POD = frozenset({"pod affinity terms conflict"})
 def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
     """Why the pod fits nowhere."""
     cluster = verdicts.cluster
-    verdict = verdicts.on(ask, View(cluster), scores=False)
+    verdict = verdicts.refusals(ask, View(cluster))
     tallies: dict[str, Tally] = {}
     helped = frozenset() if cluster.node_count else frozenset({EventKind.NODE_ADDED})
     for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):

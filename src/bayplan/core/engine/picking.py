@@ -67,10 +67,10 @@ def candidates_of(verdicts: Verdicts, rows: Rows, verdict: Ints) -> list[Candida
     cluster = verdicts.cluster
     columns = [(name, at) for name, at in cluster.resource_columns.items()]
     found = []
-    for row, value in zip(rows.tolist(), verdict.tolist(), strict=True):
+    for row, value in zip(rows.tolist(), (verdict >> SCORE_SHIFT).tolist(), strict=True):
         node = cluster.nodes[row]
         assert node is not None
         free = cluster.free[row].tolist()
         amounts = {name: free[at] for name, at in columns}
-        found.append(Candidate(node.name, value >> SCORE_SHIFT, amounts))
+        found.append(Candidate(node.name, value, amounts))
     return found

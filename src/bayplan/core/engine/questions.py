@@ -1,8 +1,5 @@
 """Questions: what would happen, without its happening. What a question makes ends with it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 from msgspec import Struct
 
@@ -12,6 +9,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask, Normalise
 from bayplan.core.state.arrays import Ints
+from bayplan.core.state.terms import OwnTerms
 from bayplan.core.state.view import View
 
 
@@ -23,16 +21,22 @@ class Fits(Struct, frozen=True):
     helped_by_preemption: list[str]  # refused nodes where removing pods could help; sorted
 
 
-@contextmanager
-def asking(verdicts: Verdicts, pod: Pod) -> Iterator[Ask]:
+class asking:
     """The pod resolved for a question; its terms are counted for as long as the question."""
-    cluster = verdicts.cluster
-    own = None if pod.terms is None else cluster.acquire_terms(pod.terms)
-    try:
-        yield Ask(pod, cluster.demand(pod.row), own, cluster.terms.concerning(pod))
-    finally:
-        if own is not None:
-            cluster.release_terms(own)
+
+    def __init__(self, verdicts: Verdicts, pod: Pod) -> None:
+        self._cluster, self._pod = verdicts.cluster, pod
+        self._own: OwnTerms | None = None
+
+    def __enter__(self) -> Ask:
+        cluster, pod = self._cluster, self._pod
+        if pod.terms is not None:
+            self._own = cluster.acquire_terms(pod.terms)
+        return Ask(pod, cluster.demand(pod.row), self._own, cluster.terms.concerning(pod))
+
+    def __exit__(self, *_: object) -> None:
+        if self._own is not None:
+            self._cluster.release_terms(self._own)
 
 
 def fits_on(verdicts: Verdicts, pod: Pod, node: str) -> bool:
@@ -40,13 +44,13 @@ def fits_on(verdicts: Verdicts, pod: Pod, node: str) -> bool:
     row = verdicts.cluster.rows[node]
     with asking(verdicts, pod) as ask:
         view = View(verdicts.cluster, np.array([row], dtype=np.intp))
-        return bool(verdicts.on(ask, view, scores=False)[0] >= 0)
+        return bool(verdicts.refusals(ask, view)[0] >= 0)
 
 
 def fits_anywhere(verdicts: Verdicts, pod: Pod) -> Ints:
     """The rows of the nodes that would take the pod."""
     with asking(verdicts, pod) as ask:
-        return np.flatnonzero(verdicts.on(ask, View(verdicts.cluster), scores=False) >= 0)
+        return np.flatnonzero(verdicts.refusals(ask, View(verdicts.cluster)) >= 0)
 
 
 def fits(verdicts: Verdicts, pod: Pod) -> Fits:
@@ -55,7 +59,7 @@ def fits(verdicts: Verdicts, pod: Pod) -> Fits:
     feasible: list[str] = []
     reasons: dict[str, list[str]] = {}
     with asking(verdicts, pod) as ask:
-        verdict = verdicts.on(ask, View(cluster), scores=False)
+        verdict = verdicts.refusals(ask, View(cluster))
         texts: dict[int, list[str]] = {}
         for name in sorted(cluster.rows):
             code = int(verdict[cluster.rows[name]])
@@ -73,7 +77,7 @@ def fits(verdicts: Verdicts, pod: Pod) -> Fits:
 def why_not(verdicts: Verdicts, pod: Pod) -> Refusal | None:
     """Why the pod fits nowhere; None when it fits somewhere."""
     with asking(verdicts, pod) as ask:
-        verdict = verdicts.on(ask, View(verdicts.cluster), scores=False)
+        verdict = verdicts.refusals(ask, View(verdicts.cluster))
         if (verdict >= 0).any():
             return None
         return explain.refusal(verdicts, ask, verdicts.cluster.version)
@@ -95,7 +99,7 @@ def scores(verdicts: Verdicts, pod: Pod) -> dict[str, dict[str, int]]:
             columns[plugin.name] = np.zeros(view.size, dtype=np.int64) if raw is None else raw
     return {
         name: {plugin: int(column[row]) for plugin, column in columns.items()}
-        | {"total": int(verdict[row]) >> SCORE_SHIFT}
+        | {"total": int(verdict[row] >> SCORE_SHIFT)}
         for name, row in sorted(cluster.rows.items())
         if verdict[row] >= 0 and verdict[row] != ABSENT
     }

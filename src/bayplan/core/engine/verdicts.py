@@ -23,9 +23,9 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 
 ABSENT = int(np.iinfo(np.int64).min)  # the row has no node
-REFUSED = -(1 << 62)  # for some reason; no sum of scores lifts it to 0
+REFUSED = np.array(-(1 << 62))  # for some reason; no sum of scores lifts it to 0
 REASON_BITS = 48
-SCORE_SHIFT = 32
+SCORE_SHIFT = np.array(32)  # constants as arrays, which NumPy need not convert on every call
 RANK_MASK = (1 << 31) - 1
 KEPT_BYTES = 512 << 20  # for kept verdicts, all keys together
 KEPT_EXTREMES = 8
@@ -98,13 +98,9 @@ class Verdicts:
         self._static = profile.of_kind(Reads.STATIC)
         self._load = profile.of_kind(Reads.LOAD)
         self._wide = profile.of_kind(Reads.CLUSTER)
-        self._last_first = self._load[0][::-1]
         self.by_terms_alone = all(
             isinstance(plugin, NeedsTerms) for _, plugin in (*self._wide[0], *self._wide[1])
         )
-        kinds = (self._static, self._load, self._wide)
-        numbers = [number for kind in kinds for number, _ in kind[0]]
-        self._in_order = numbers == sorted(numbers)
         self._facts = [score for _, score in self._static[1] if isinstance(score, Facts)]
         self._normalised = [
             score if isinstance(score, Normalise) else None for _, score in self._static[1]
@@ -140,42 +136,68 @@ class Verdicts:
         """The verdicts on all rows, from what is kept. Not to be written to."""
         kept = self.kept(ask)
         verdict = kept.verdict[: self.cluster.height]
-        if ask.own is None and not ask.concerning and self.by_terms_alone:
+        if not self._is_wide(ask):
             return verdict
-        view = View(self.cluster)
-        return self._clusterwide(ask, view, verdict.copy(), kept.relatives, exact=False)
+        view, verdict = View(self.cluster), verdict.copy()
+        for _, plugin in self._wide[0]:
+            put(verdict, plugin.refuse(ask, view))
+        for relative in kept.relatives:
+            if not relative.stands(verdict):
+                high, _ = relative.highest(verdict)
+                if high != relative.high:
+                    verdict += relative.added(high) - relative.added(relative.high)
+        self._add_wide_scores(ask, view, verdict)
+        return verdict
 
-    def on(self, ask: Ask, view: View, *, scores: bool = True) -> Ints:
+    def on(self, ask: Ask, view: View) -> Ints:
         """The verdicts on a view, computed afresh, with the reasons of refused rows."""
-        base, relatives, _ = self._static_part(ask, view, scores=scores)
-        verdict = self._load_part(ask, view, base, exact=True, scores=scores)
-        verdict = np.where(base < 0, self._earlier(base, verdict), verdict)
+        refused = self.refusals(ask, view)
+        verdict, relatives, _ = self._static_scores(ask, view)
+        verdict = self._with_load_scores(ask, view, verdict)
+        np.putmask(verdict, refused < 0, REFUSED)
         for relative in relatives:
-            relative.high, relative.high_row = relative.highest(verdict)
-            verdict += relative.added(relative.high) * (verdict >= 0)
-        if ask.own is None and not ask.concerning and self.by_terms_alone:
-            return verdict
-        return self._clusterwide(ask, view, verdict, relatives, scores=scores)
+            high, _ = relative.highest(verdict)
+            verdict += relative.added(high)
+        if self._is_wide(ask):
+            self._add_wide_scores(ask, view, verdict)
+        return np.where(refused < 0, refused, verdict)
+
+    def refusals(self, ask: Ask, view: View) -> Ints:
+        """Per row 0, or a number below 0 for the first refusing plugin and its reasons."""
+        view.exact = True
+        refused: Ints | None = None
+        for number, restrict in self.profile.restricts:
+            refused = merged(refused, number, restrict.restrict(ask, view))
+        wide = self._is_wide(ask)
+        for number, plugin in self.profile.filters:
+            if wide or plugin.reads is not Reads.CLUSTER:
+                refused = merged(refused, number, plugin.refuse(ask, view))
+        if refused is None:
+            refused = np.zeros(len(view), dtype=np.int64)
+        if view.rows is None and self.cluster.vacant:
+            refused = np.where(view.alive, refused, ABSENT)
+        return refused
+
+    def _is_wide(self, ask: Ask) -> bool:
+        """Whether plugins that look at other nodes and pods have a say."""
+        return ask.own is not None or bool(ask.concerning) or not self.by_terms_alone
 
     # ---- what is kept
 
     def kept(self, ask: Ask) -> Kept:
-        kept = self._kept.get(ask.row)
+        kept = self._kept.get(ask.pod.row)
         if kept is None:
             kept = self._kept[ask.row] = Kept(Ask(ask.pod, ask.demand))
             room = max(8, KEPT_BYTES // (24 * max(1, len(self.cluster.nodes))))
             while len(self._kept) > room:
                 self._kept.popitem(last=False)
         else:
-            self._kept.move_to_end(ask.row)
+            self._kept.move_to_end(ask.pod.row)
             if kept.ask.demand is not ask.demand:  # a resource got its column
                 kept.ask = Ask(ask.pod, ask.demand)
                 kept.load_position = -1
         self._refresh(kept)
         return kept
-
-    def forget(self) -> None:
-        self._kept.clear()
 
     def _refresh(self, kept: Kept) -> None:
         cluster = self.cluster
@@ -200,16 +222,14 @@ class Verdicts:
         kept.facts_version = cluster.facts_version
         facts = tuple(plugin.facts(kept.ask, cluster) for plugin in self._facts)
         head = cluster.static_log.head
-        moved = kept.static_position != head
-        if not moved and facts == kept.facts:
+        if kept.static_position == head and facts == kept.facts:
             return
         rows = cluster.static_log.since(kept.static_position) if kept.static_position >= 0 else None
         whole = rows is None or len(rows) > cluster.height // 8 or bool(kept.relatives)
         whole = whole or facts != kept.facts or len(kept.base) != len(cluster.nodes)
         if whole or not self._static_rows(kept, rows):
-            base, relatives, kept.constants = self._static_part(kept.ask, View(cluster))
-            kept.base = self._whole(np.where(base < 0, REFUSED, base))
-            kept.relatives = relatives
+            base, kept.relatives, kept.constants = self._static_part(kept.ask, View(cluster))
+            kept.base = self._whole(base)
             kept.load_position = -1
         kept.facts = facts
         kept.static_position = head
@@ -220,7 +240,7 @@ class Verdicts:
         base, relatives, constants = self._static_part(kept.ask, View(self.cluster, rows))
         if relatives or (constants != kept.constants and len(rows)):
             return False
-        kept.base[rows] = np.where(base < 0, REFUSED, base)
+        kept.base[rows] = base
         return True
 
     def _load_all(self, kept: Kept) -> None:
@@ -235,7 +255,7 @@ class Verdicts:
 
     def _load_rows(self, kept: Kept, rows: Rows) -> None:
         view = View(self.cluster, rows)
-        kept.verdict[rows] = self._load_part(kept.ask, view, kept.scored[rows])
+        kept.verdict[rows] = self._load_part(kept.ask, view, kept.scored.take(rows))
         for relative in kept.relatives:
             if relative.stands(kept.verdict):
                 continue
@@ -257,24 +277,27 @@ class Verdicts:
 
     # ---- the parts of a verdict
 
-    def _static_part(
-        self, ask: Ask, view: View, *, scores: bool = True
-    ) -> tuple[Ints, list[Relative], tuple[int, ...]]:
-        """Refusals, or scores with tie-break; and scores that are relative to the feasible rows.
+    def _static_part(self, ask: Ask, view: View) -> tuple[Ints, list[Relative], tuple[int, ...]]:
+        """REFUSED, or what static plugins add, with the tie-break."""
+        base, relatives, constants = self._static_scores(ask, view)
+        for _, restrict in self.profile.restricts:
+            put(base, restrict.restrict(ask, view))
+        for _, plugin in self._static[0]:
+            put(base, plugin.refuse(ask, view))
+        np.putmask(base, ~view.alive, REFUSED)
+        return base, relatives, constants
+
+    def _static_scores(self, ask: Ask, view: View) -> tuple[Ints, list[Relative], tuple[int, ...]]:
+        """What static plugins add, with the tie-break; and scores relative to the feasible rows.
 
         A relative score that is equal on all rows needs no comparing: it is added at once, and
         its raw value is given back, so that a few rows asked later can be held against it.
         """
-        refused: Ints | None = None
-        for number, restrict in self.profile.restricts:
-            refused = merged(refused, number, restrict.restrict(ask, view))
-        for number, plugin in self._static[0]:
-            refused = merged(refused, number, plugin.refuse(ask, view))
-        total: Ints | None = None
+        mixed = (view.hashes ^ self._seed) * np.uint32(2654435761)
+        total: Ints = (mixed >> np.uint32(1)).astype(np.int64)  # constant for a node's life
         relatives: list[Relative] = []
         constants: list[int] = []
-        asked = zip(self._static[1], self._normalised, strict=True) if scores else ()
-        for (weight, score), relative in asked:
+        for (weight, score), relative in zip(self._static[1], self._normalised, strict=True):
             raw = score.score(ask, view)
             if raw is None or not len(raw):
                 continue
@@ -285,107 +308,50 @@ class Verdicts:
                     continue
                 constants.append(low)
                 raw = relative.normalise(raw, high)
-            total = weight * raw if total is None else total + weight * raw
-        base = self._ranks(view) if scores else np.zeros(len(view), dtype=np.int64)
-        if total is not None:
-            base += total << SCORE_SHIFT
-        if refused is not None:
-            base = np.where(refused < 0, refused, base)
-        return np.where(view.alive, base, ABSENT), relatives, tuple(constants)
+            total += (weight * raw) << SCORE_SHIFT
+        return total, relatives, tuple(constants)
 
-    def _ranks(self, view: View) -> Ints:
-        """The tie-break: larger is better; constant for a node's life."""
-        mixed = (view.hashes ^ self._seed) * np.uint32(2654435761)
-        return (mixed >> np.uint32(1)).astype(np.int64)
+    def _load_part(self, ask: Ask, view: View, base: Ints) -> Ints:
+        """`base` with the scores of load plugins, or REFUSED."""
+        verdict = self._with_load_scores(ask, view, base)
+        for _, plugin in self._load[0]:
+            put(verdict, plugin.refuse(ask, view))
+        return verdict
 
-    def _load_part(
-        self, ask: Ask, view: View, base: Ints, *, exact: bool = False, scores: bool = True
-    ) -> Ints:
-        """`base` with the scores of load plugins, or their refusals.
-
-        Only `exact` verdicts tell why a row was refused, and of what `base` refuses they are not.
-        """
+    def _with_load_scores(self, ask: Ask, view: View, base: Ints) -> Ints:
         total: Ints | None = None
-        for weight, score in self._load[1] if scores else ():
+        for weight, score in self._load[1]:
             added = score.score(ask, view)
             if added is not None:
                 if weight != 1:
                     added = weight * added
                 total = added if total is None else total + added
-        verdict = base.copy() if total is None else base + (total << SCORE_SHIFT)
-        for number, plugin in self._last_first:
-            codes = plugin.refuse(ask, view)
-            if codes is not None:
-                put(verdict, codes, coded(number, codes) if exact else REFUSED)
+        if total is None:
+            return base.copy()
+        verdict: Ints = total << SCORE_SHIFT
+        verdict += base
         return verdict
 
-    def _earlier(self, base: Ints, verdict: Ints) -> Ints:
-        """For rows that static plugins refuse: the refusal of the earlier plugin."""
-        if self._in_order:
-            return base
-        lifted = verdict > base  # a load plugin's refusal of a smaller number, or a mere score
-        known = -verdict >> REASON_BITS < len(self.profile.refusers)
-        return np.where((base != ABSENT) & (verdict < 0) & lifted & known, verdict, base)
-
-    def _clusterwide(
-        self,
-        ask: Ask,
-        view: View,
-        verdict: Ints,
-        relatives: list[Relative],
-        *,
-        exact: bool = True,
-        scores: bool = True,
-    ) -> Ints:
-        """What depends on other nodes and pods, on top of the row verdicts; writes `verdict`.
-
-        Only `exact` verdicts tell why a row was refused.
-        """
-        for number, plugin in self._wide[0]:
-            codes = plugin.refuse(ask, view)
-            if codes is None:
-                continue
-            if not exact:
-                put(verdict, codes, REFUSED)
-                continue
-            refused = coded(number, codes)
-            worse = (codes > 0) & ((verdict >= 0) | (verdict < refused)) & (verdict != ABSENT)
-            verdict = np.where(worse, refused, verdict)
-        if not scores:
-            return verdict
-        feasible = verdict >= 0
-        view.feasible = feasible
-        for relative in relatives:
-            if relative.stands(verdict):
-                continue
-            high, _ = relative.highest(verdict)
-            if high != relative.high:
-                change = relative.added(high) - relative.added(relative.high)
-                verdict += change if not exact else change * feasible
+    def _add_wide_scores(self, ask: Ask, view: View, verdict: Ints) -> None:
+        view.feasible = verdict >= 0
         for weight, score in self._wide[1]:
             added = score.score(ask, view)
             if added is not None:
-                added = (weight * added) << SCORE_SHIFT
-                verdict += added if not exact else added * feasible
-        return verdict
+                verdict += (weight * added) << SCORE_SHIFT
 
 
-def put(verdict: Ints, codes: Codes, refused: Ints | int) -> None:
-    """Writes the refusal where a plugin refuses."""
-    np.putmask(verdict, cast(Mask, codes), refused)  # any code but 0 counts as true
+def put(verdict: Ints, codes: Codes | None) -> None:
+    """Writes REFUSED where a plugin refuses: any code but 0 counts as true."""
+    if codes is not None:
+        np.putmask(verdict, cast(Mask, codes), REFUSED)
 
 
 def merged(refused: Ints | None, number: int, codes: Codes | None) -> Ints | None:
-    """Adds a plugin's refusals; an earlier plugin's stay. 0 stands for no refusal."""
-    if codes is None or not codes.any():
+    """Adds a plugin's refusals as numbers below 0; an earlier plugin's stay."""
+    if codes is None or not (codes[0] if len(codes) == 1 else codes.any()):
         return refused
-    ours = np.where(codes > 0, coded(number, codes), 0)
+    ours = np.where(codes > 0, -(number << REASON_BITS) - codes.astype(np.int64), 0)
     return ours if refused is None else np.where(refused == 0, ours, refused)
-
-
-def coded(number: int, codes: Codes) -> Ints:
-    """A plugin's codes as verdicts below 0."""
-    return -(number << REASON_BITS) - codes.astype(np.int64, copy=False)
 
 
 def decoded(profile: Profile, verdict: int) -> tuple[Filter, int]:

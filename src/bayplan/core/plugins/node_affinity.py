@@ -56,7 +56,7 @@ class NodeAffinity:
         codes: Codes | None = None
         matched = required(ask.row, view)
         if matched is not None:
-            codes = np.where(matched, 0, NOT_MATCHED)
+            codes = (~matched).view(np.int8)  # 1 is NOT_MATCHED
         if self._args.added_required is not None:
             enforced = any_term(self._args.added_required, view)
             before = 0 if codes is None else codes
@@ -95,15 +95,16 @@ def required(key: RowKey, view: View) -> Mask | None:
     """The rows that satisfy node selector and required affinity; None: nothing is required."""
     matched: Mask | None = None
     for label, value in key.node_selector:
-        found = expression(Requirement(label, "In", (value,)), view)
-        matched = found if matched is None else matched & found
+        column, codes = view.labels(label)
+        matched = both(matched, np.equal(codes, column.values.codes.get(value, -1)))
     if key.required is not None:
-        found = any_term(key.required, view)
-        matched = found if matched is None else matched & found
+        matched = both(matched, any_term(key.required, view))
     return matched
 
 
 def any_term(terms: tuple[NodeTerm, ...], view: View) -> Mask:
+    if len(terms) == 1:
+        return one_term(terms[0], view)
     matched = np.zeros(len(view), dtype=np.bool_)
     for term in terms:
         matched |= one_term(term, view)
@@ -113,14 +114,18 @@ def any_term(terms: tuple[NodeTerm, ...], view: View) -> Mask:
 def one_term(term: NodeTerm, view: View) -> Mask:
     if term.broken:
         return np.zeros(len(view), dtype=np.bool_)
-    matched = np.ones(len(view), dtype=np.bool_)
+    matched: Mask | None = None
     for requirement in term.expressions:
-        matched &= expression(requirement, view)
+        matched = both(matched, expression(requirement, view))
     for name in term.name_in:
-        matched &= view.named((name,))
+        matched = both(matched, view.named((name,)))
     if term.name_not_in:
-        matched &= ~view.named(term.name_not_in)
-    return matched
+        matched = both(matched, ~view.named(term.name_not_in))
+    return np.ones(len(view), dtype=np.bool_) if matched is None else matched
+
+
+def both(matched: Mask | None, also: Mask) -> Mask:
+    return also if matched is None else matched & also
 
 
 def expression(requirement: Requirement, view: View) -> Mask:

@@ -22,7 +22,7 @@ class NodeName:
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         if not ask.row.node_name:
             return None
-        return (~view.named((ask.row.node_name,))).astype(np.int64)
+        return (~view.named((ask.row.node_name,))).view(np.int8)
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         text = "node(s) didn't match the requested node name"
@@ -38,7 +38,7 @@ class NodeUnschedulable:
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         if any(toleration.tolerates(CORDON) for toleration in ask.row.tolerations):
             return None
-        return view.unschedulable.astype(np.int64)
+        return view.unschedulable.view(np.int8)
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         helped = frozenset({EventKind.NODE_ADDED, EventKind.NODE_CHANGED})

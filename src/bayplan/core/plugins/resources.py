@@ -1,7 +1,7 @@
 """Resources: does it fit, and how full does the node become."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from msgspec import Struct
@@ -20,6 +20,9 @@ from bayplan.core.state.cluster import (
 from bayplan.core.state.view import View
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
+# Constants as arrays: NumPy converts a Python number anew on every call.
+ZERO, ONE, PERCENT, HALVES = (np.array(number) for number in (0, 1, MAX_SCORE, 3 * MAX_SCORE // 2))
+HALF, WHOLE = np.array(0.5), np.array(1.0)
 FREED = frozenset(
     {EventKind.NODE_ADDED, EventKind.NODE_GREW, EventKind.POD_GONE, EventKind.POD_SHRANK}
 )
@@ -101,7 +104,10 @@ class NodeResourcesFit:
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         needs = self._needs(ask)
-        codes: Codes = needs.bits.dot(view.free < needs.need)
+        short = view.free < needs.need
+        if not view.exact and not needs.unknown:
+            return cast(Codes, np.logical_or.reduce(short))
+        codes: Codes = needs.bits.dot(short)
         return codes | needs.unknown if needs.unknown else codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
@@ -126,14 +132,14 @@ class NodeResourcesFit:
             return np.zeros(len(view), dtype=np.int64)
         capacity = view.allocatable[asked.where]
         left = view.free[asked.where] - asked.request
-        np.maximum(left, 0, out=left)
+        np.maximum(left, ZERO, out=left)
         present = None
         if not view.cluster.lacked.isdisjoint(asked.columns):
             present = capacity > 0
             capacity = np.maximum(capacity, 1)
         match self._strategy.type:
             case "LeastAllocated":
-                left *= MAX_SCORE
+                left *= PERCENT
                 scores = left // capacity
             case "MostAllocated":
                 scores = (capacity - left) * MAX_SCORE // capacity
@@ -144,7 +150,7 @@ class NodeResourcesFit:
             total = asked.weights.dot(scores * present)
             mean = total // np.maximum(asked.weights.dot(present), 1)
         elif asked.halves:
-            mean = (scores[0] + scores[1]) >> 1
+            mean = (scores[0] + scores[1]) >> ONE
         else:
             mean = asked.weights.dot(scores) // asked.weight
         return mean
@@ -212,19 +218,20 @@ class NodeResourcesBalancedAllocation:
         capacity = view.allocatable[asked.where]
         used = capacity - view.free[asked.where]
         if asked.width == 2 and view.cluster.lacked.isdisjoint(asked.columns):
-            fractions = (used + asked.with_and_without) / capacity  # 2 × resources × rows
-            np.minimum(fractions, 1.0, out=fractions)
-            deviation = fractions[:, 0] - fractions[:, 1]
+            both = used[:, np.newaxis] + asked.with_and_without  # resources × 2 × rows
+            fractions = both / capacity[:, np.newaxis]
+            np.minimum(fractions, WHOLE, out=fractions)
+            deviation = fractions[0] - fractions[1]
             np.abs(deviation, out=deviation)
-            deviation *= 0.5
-            np.subtract(1.0, deviation, out=deviation)
-            deviation *= MAX_SCORE
+            deviation *= HALF
+            np.subtract(WHOLE, deviation, out=deviation)
+            deviation *= PERCENT
             balance = deviation.astype(np.int64)
             gain: Ints = balance[0] - balance[1]
         else:
             gain = balance_of(used + asked.request, capacity) - balance_of(used, capacity)
-        gain += 3 * MAX_SCORE // 2
-        gain >>= 1
+        gain += HALVES
+        gain >>= ONE
         return gain
 
 
@@ -246,7 +253,7 @@ class Scored(Struct, frozen=True):
     weights: Ints
     weight: int  # their sum
     halves: bool  # two resources of weight 1
-    with_and_without: Ints  # the request, and nothing: 2 × resources × 1
+    with_and_without: Ints  # the request, and nothing: resources × 2 × 1
     best_effort: bool  # requests none of the configured resources
     columns: tuple[int, ...]
 
@@ -274,7 +281,7 @@ def scored_columns(
         where=slice(columns[0], columns[-1] + 1) if adjacent else columns,
         width=len(columns),
         request=request,
-        with_and_without=np.stack((request, np.zeros_like(request))),
+        with_and_without=np.stack((request, np.zeros_like(request)), axis=1),
         halves=weights == [1, 1],
         columns=tuple(columns),
         weights=np.array(weights, dtype=np.int64),

@@ -54,8 +54,8 @@ class RowLog:
 class Interner(Generic[T]):
     """Values as small numbers, counted. Code 0 means "none" and is never given out.
 
-    A value that nobody uses keeps its number unless it was the last, so that undoing the latest
-    change restores the numbering exactly.
+    A value that nobody uses keeps its number, so that undoing a change restores the numbering
+    exactly; a trial that ends cuts what it added, and `compact` gives numbers anew.
     """
 
     NOT_STATE = ("changes",)
@@ -78,10 +78,24 @@ class Interner(Generic[T]):
 
     def release(self, code: int) -> None:
         self.users[code] -= 1
-        if not self.users[code] and code == len(self.values) - 1:
-            del self.codes[self.values.pop()]  # type: ignore[arg-type]
-            self.users.pop()
+
+    def cut(self, size: int) -> None:
+        """Forgets the newest values, which nobody uses, down to the given size."""
+        for value in self.values[size:]:
+            del self.codes[value]  # type: ignore[arg-type]
             self.changes += 1
+        del self.values[size:], self.users[size:]
+
+    def compact(self) -> Rows:
+        """Forgets all values that nobody uses. Gives the new code of each old one."""
+        moved = np.zeros(len(self.values), dtype=np.intp)
+        kept = [code for code, users in enumerate(self.users) if users]
+        moved[kept] = np.arange(1, len(kept) + 1)
+        self.values = [None, *(self.values[code] for code in kept)]
+        self.users = [0, *(self.users[code] for code in kept)]
+        self.codes = {v: code for code, v in enumerate(self.values) if v is not None}
+        self.changes += 1
+        return moved
 
     def __len__(self) -> int:
         return len(self.values)

@@ -28,7 +28,7 @@ from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import HostPort, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
 from bayplan.core.state.arrays import Interner, Ints, Mask, RowLog, grown
-from bayplan.core.state.labels import LabelColumn, LabelColumns
+from bayplan.core.state.labels import WASTE, LabelColumn, LabelColumns
 from bayplan.core.state.podindex import PodIndex
 from bayplan.core.state.terms import OwnTerms, Term, TermTable
 
@@ -165,7 +165,7 @@ class Cluster:
         for resident in list(self.residents[row].values()):
             self._remove(resident.pod.uid)
             self._orphan(replace(resident.pod, node=name))
-        self._remove_node(row)
+        self._remove_node(row, last=row == self.height - 1)
 
     def place(self, pod: Pod, name: str) -> None:
         """The pod uses the node from here on; where the node is not known, it waits for it."""
@@ -177,11 +177,11 @@ class Cluster:
 
     def remove(self, uid: str) -> None:
         """The pod uses nothing any more."""
-        orphan = self.orphan(uid)
-        if orphan is not None:
-            self._unorphan(orphan)
-        else:
+        orphan = None if uid in self.pods else self.orphan(uid)
+        if orphan is None:
             self._remove(uid)
+        else:
+            self._unorphan(orphan)
 
     def close_node(self, name: str, uid: str) -> None:
         """Nothing more is placed on the node while the unreadable pod is there."""
@@ -228,7 +228,8 @@ class Cluster:
         outermost = self._undo is None
         if self._undo is None:
             self._undo = []
-        trial = Trial(self, Mark(len(self._undo), len(self.resources), self.version))
+        sizes = (len(self._undo), len(self.resources), len(self.taint_sets), self.labels.sizes())
+        trial = Trial(self, Mark(*sizes, self.version))
         try:
             yield trial
         finally:
@@ -239,7 +240,7 @@ class Cluster:
     def undo_to(self, mark: "Mark") -> None:
         undo = self._undo
         assert undo is not None
-        self._undo = None  # undoing is not itself recorded
+        self._undo = []  # what undoing records is not kept
         while len(undo) > mark.operations:
             inverse, arguments = undo.pop()
             inverse(*arguments)
@@ -248,6 +249,8 @@ class Cluster:
             self._demands.clear()
         del self.resources[mark.resources :]
         self._note_lacked()
+        self.taint_sets.cut(mark.taint_sets)
+        self.labels.cut(mark.labels)
         self.version = mark.version
         self._undo = undo
 
@@ -310,7 +313,8 @@ class Cluster:
         self._done(self._orphan, pod)
 
     def _add_node(self, node: Node, row: int) -> None:
-        if row == self.height:
+        new = row == self.height
+        if new:
             self.height += 1
             if row == len(self.nodes):
                 self._grow(2 * row)
@@ -320,9 +324,10 @@ class Cluster:
         self._write_node(row, None, node)
         self.rows[node.name] = row
         self._recount_unreadable(node.name)
-        self._done(self._remove_node, row)
+        self._done(self._remove_node, row, new)
 
-    def _remove_node(self, row: int) -> None:
+    def _remove_node(self, row: int, last: bool) -> None:
+        """`last`: the row goes too; otherwise it stays vacant, as it was before the node came."""
         node = self.nodes[row]
         assert node is not None
         assert not self.residents[row]
@@ -330,11 +335,13 @@ class Cluster:
         self.alive[row] = False
         self.unreadable[row] = 0
         del self.rows[node.name]
-        if row == self.height - 1:
+        if last:
             self.height -= 1
         else:
             self.vacant.append(row)
         self._done(self._add_node, node, row)
+        if self._undo is None:
+            self._compact()
 
     def _update_node(self, row: int, node: Node) -> None:
         old = self.nodes[row]
@@ -416,6 +423,14 @@ class Cluster:
                     if not rows:
                         del self.ports[port.protocol, port.port]
 
+    def _compact(self) -> None:
+        """Forgets label values and taints of nodes that are long gone."""
+        for column in self.labels.wasteful(self.node_count):
+            column.codes = column.values.compact()[column.codes]
+            self.terms.recoded(column.key)
+        if len(self.taint_sets) > 2 * self.node_count + WASTE:
+            self.taints = self.taint_sets.compact()[self.taints].astype(np.int32)
+
     # ---- terms
 
     def _count(self, resident: Resident, sign: int) -> None:
@@ -480,6 +495,8 @@ class Mark(Struct, frozen=True):
 
     operations: int
     resources: int
+    taint_sets: int
+    labels: dict[str, int]  # values by label key
     version: int
 
 

@@ -1,6 +1,6 @@
 """Node labels as columns of value codes; a label key gets its column when it is first asked for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,15 +47,10 @@ class LabelColumn:
             case "DoesNotExist":
                 return np.equal(codes, 0)
             case "In" | "NotIn":
-                wanted = [code for v in requirement.values if (code := self.values.codes.get(v, 0))]
-                if not wanted:
-                    found: Mask = np.zeros(len(codes), dtype=np.bool_)
-                elif len(wanted) == 1:
-                    found = codes == wanted[0]
-                else:
-                    table = np.zeros(len(self.values), dtype=np.bool_)
-                    table[wanted] = True
-                    found = table[codes]
+                wanted = [self.values.codes.get(value, -1) for value in requirement.values]
+                found: Mask = np.equal(codes, wanted[0])
+                for code in wanted[1:]:
+                    found |= codes == code
                 return found if requirement.op == "In" else ~found
         bound = base10(requirement.values[0])
         if bound is None:
@@ -63,7 +58,10 @@ class LabelColumn:
         numbers, valid = self.numbers()
         passing = numbers > bound if requirement.op == "Gt" else numbers < bound
         table = passing & valid
-        return table[codes]
+        return table.take(codes)
+
+
+WASTE = 1024  # values that may stay without users before a column is compacted
 
 
 class LabelColumns:
@@ -82,6 +80,18 @@ class LabelColumns:
                 if node is not None and (value := node.labels.get(key)) is not None:
                     column.put(row, value)
         return column
+
+    def sizes(self) -> dict[str, int]:
+        return {key: len(column.values) for key, column in self.columns.items()}
+
+    def cut(self, sizes: Mapping[str, int]) -> None:
+        """Forgets the values that were added since; columns that are newer stay as they are."""
+        for key, size in sizes.items():
+            self.columns[key].values.cut(size)
+
+    def wasteful(self, nodes: int) -> list[LabelColumn]:
+        """Columns with far more values than there are nodes."""
+        return [c for c in self.columns.values() if len(c.values) > 2 * nodes + WASTE]
 
     def grow(self, rows: int) -> None:
         for column in self.columns.values():

@@ -407,6 +407,14 @@ class TermTable:
             return ()
         return tuple(t for t in found if t.owned and t.concerns(pod, self.namespaces))
 
+    def recoded(self, key: str) -> None:
+        """The values of a label key got new codes: what is summed by them is summed anew."""
+        for term in self.terms.values():
+            for count in (term.matched, *term.owned.values()):
+                count.sums.pop(key, None)
+            for sums in term.eligible:
+                sums.position = -1
+
     def relabelled(self, row: int, column: LabelColumn, before: int) -> None:
         for term in self.terms.values():
             term.matched.relabelled(row, column, before)

@@ -17,6 +17,7 @@ class View:
         self.cluster = cluster
         self.rows = rows
         self.size = cluster.height if rows is None else len(rows)
+        self.exact = False  # whether codes must say why; if not, any code but 0 refuses
         self.feasible: Mask | None = None  # for scores of cluster plugins: the rows that passed
         self._free: Ints | None = None
         self._allocatable: Ints | None = None
@@ -27,13 +28,13 @@ class View:
     @property
     def free(self) -> Ints:  # resources × rows
         if self._free is None:
-            self._free = np.ascontiguousarray(self._take(self.cluster.free).T)
+            self._free = self._take(self.cluster.free).T.copy()
         return self._free
 
     @property
     def allocatable(self) -> Ints:  # resources × rows
         if self._allocatable is None:
-            self._allocatable = np.ascontiguousarray(self._take(self.cluster.allocatable).T)
+            self._allocatable = self._take(self.cluster.allocatable).T.copy()
         return self._allocatable
 
     @property
