@@ -44,13 +44,13 @@ def fits_on(verdicts: Verdicts, pod: Pod, node: str) -> bool:
     row = verdicts.cluster.rows[node]
     with asking(verdicts, pod) as ask:
         view = View(verdicts.cluster, np.array([row], dtype=np.intp))
-        return bool(verdicts.refusals(ask, view)[0] >= 0)
+        return bool(verdicts.passes(ask, view)[0])
 
 
 def fits_anywhere(verdicts: Verdicts, pod: Pod) -> Ints:
     """The rows of the nodes that would take the pod."""
     with asking(verdicts, pod) as ask:
-        return np.flatnonzero(verdicts.refusals(ask, View(verdicts.cluster)) >= 0)
+        return np.flatnonzero(verdicts.passes(ask, View(verdicts.cluster)))
 
 
 def fits(verdicts: Verdicts, pod: Pod) -> Fits:

@@ -9,7 +9,7 @@ computed on top, for the few pods that it concerns.
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import cast
 
 import numpy as np
@@ -64,7 +64,8 @@ class Relative:
         if column is None:
             if len(self._added) >= KEPT_EXTREMES:
                 self._added.clear()
-            column = (self.weight * self.plugin.normalise(self.raw, high)) << SCORE_SHIFT
+            raw = np.minimum(self.raw, high)  # a refused row may be higher, and must stay in range
+            column = (self.weight * self.plugin.normalise(raw, high)) << SCORE_SHIFT
             self._added[high] = column
         return column
 
@@ -166,17 +167,34 @@ class Verdicts:
         """Per row 0, or a number below 0 for the first refusing plugin and its reasons."""
         view.exact = True
         refused: Ints | None = None
-        for number, restrict in self.profile.restricts:
-            refused = merged(refused, number, restrict.restrict(ask, view))
-        wide = self._is_wide(ask)
-        for number, plugin in self.profile.filters:
-            if wide or plugin.reads is not Reads.CLUSTER:
-                refused = merged(refused, number, plugin.refuse(ask, view))
+        for number, codes in self._codes(ask, view):
+            refused = merged(refused, number, codes)
         if refused is None:
             refused = np.zeros(len(view), dtype=np.int64)
         if view.rows is None and self.cluster.vacant:
             refused = np.where(view.alive, refused, ABSENT)
         return refused
+
+    def passes(self, ask: Ask, view: View) -> Mask:
+        """The rows that no plugin refuses, for whatever reason."""
+        passed = np.ones(len(view), dtype=np.bool_)
+        for _, codes in self._codes(ask, view):
+            if codes is not None:
+                passed &= codes == 0
+                if len(passed) == 1 and not passed[0]:
+                    break
+        if view.rows is None and self.cluster.vacant:
+            passed &= view.alive
+        return passed
+
+    def _codes(self, ask: Ask, view: View) -> Iterator[tuple[int, Codes | None]]:
+        """What each plugin says, by number and in order."""
+        wide = self._is_wide(ask)
+        for number, restrict in self.profile.restricts:
+            yield number, restrict.restrict(ask, view)
+        for number, plugin in self.profile.filters:
+            if wide or plugin.reads is not Reads.CLUSTER:
+                yield number, plugin.refuse(ask, view)
 
     def _is_wide(self, ask: Ask) -> bool:
         """Whether plugins that look at other nodes and pods have a say."""

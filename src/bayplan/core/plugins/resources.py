@@ -100,18 +100,21 @@ class NodeResourcesFit:
     def __init__(self, args: FitArgs = FitArgs()) -> None:  # noqa: B008
         self._args = args
         self._strategy = args.scoring_strategy
+        self._ignoring = bool(args.ignored_resources or args.ignored_resource_groups)
         self._by_utilization = shape_table(self._strategy.requested_to_capacity_ratio.shape)
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         needs = self._needs(ask)
-        short = view.free < needs.need
-        if not view.exact and not needs.unknown:
-            return cast(Codes, np.logical_or.reduce(short))
-        codes: Codes = needs.bits.dot(short)
-        return codes | needs.unknown if needs.unknown else codes
+        if not view.exact:
+            if needs.unknown:
+                return np.ones(len(view), dtype=np.int8)
+            return cast(Codes, np.logical_or.reduce(view.free < needs.need))
+        spelled = self._reasons(ask)
+        codes: Codes = spelled.bits.dot(view.free < needs.need) | spelled.unknown
+        return codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
-        return self._needs(ask).reasons
+        return self._reasons(ask).reasons
 
     def hopeless(self, ask: Ask, view: View) -> Mask:
         """Where the request alone is more than the node could ever give."""
@@ -167,32 +170,43 @@ class NodeResourcesFit:
     def _needs(self, ask: Ask) -> "Needs":
         needs: Needs | None = ask.demand.memo.get(self)
         if needs is None:
-            needs = ask.demand.memo[self] = self._prepare(ask)
+            demand = ask.demand
+            need = demand.need
+            ignored = [name for name in demand.columns if self._ignores(name)]
+            if ignored:
+                need = need.copy()
+                need[[demand.columns[name] for name in ignored]] = NOT_ASKED
+            unknown = any(not self._ignores(name) for name in demand.unknown)
+            needs = demand.memo[self] = Needs(need[:, np.newaxis], unknown)
         return needs
 
-    def _prepare(self, ask: Ask) -> "Needs":
-        need = ask.demand.need.copy()
-        bits = np.zeros(len(need), dtype=np.int64)
+    def _reasons(self, ask: Ask) -> "Reasons":
+        found: Reasons | None = ask.demand.memo.get((self, "reasons"))
+        if found is None:
+            found = ask.demand.memo[self, "reasons"] = self._spell(ask)
+        return found
+
+    def _spell(self, ask: Ask) -> "Reasons":
+        """A bit and a text per asked resource: pods, cpu, memory, storage, then by name."""
+        bits = np.zeros(len(ask.demand.need), dtype=np.int64)
         reasons: list[Reason] = []
         unknown = 0
         names = (*ask.demand.columns, *ask.demand.unknown)
         scalars = sorted(name for name in names if name not in (*NATIVE, "pods"))
         for name in [n for n in ("pods", *NATIVE) if n in names] + scalars:
-            column = ask.demand.columns.get(name)
             if self._ignores(name):
-                if column is not None:
-                    need[column] = NOT_ASKED
                 continue
+            column = ask.demand.columns.get(name)
             if column is None:
                 unknown |= 1 << len(reasons)
             else:
                 bits[column] = 1 << len(reasons)
             text = "Too many pods" if name == "pods" else f"Insufficient {name}"
             reasons.append(Reason(text, True, FREED))
-        return Needs(need[:, np.newaxis], bits, unknown, tuple(reasons))
+        return Reasons(bits, unknown, tuple(reasons))
 
     def _ignores(self, name: str) -> bool:
-        if name in NATIVE or "/" not in name:
+        if not self._ignoring or name in NATIVE or "/" not in name:
             return False
         group = name.split("/")[0]
         return name in self._args.ignored_resources or group in self._args.ignored_resource_groups
@@ -239,6 +253,12 @@ class Needs(Struct, frozen=True):
     """What NodeResourcesFit compares for one demand."""
 
     need: Ints  # resources × 1
+    unknown: bool  # a resource is asked that no node has
+
+
+class Reasons(Struct, frozen=True):
+    """How NodeResourcesFit says what is short."""
+
     bits: Ints  # per column the bit of its reason
     unknown: int  # the bits of resources that no node has
     reasons: tuple[Reason, ...]

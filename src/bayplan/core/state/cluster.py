@@ -142,8 +142,7 @@ class Cluster:
             else:
                 need[column] = take[column] = amount
                 columns[name] = column
-        by_column = dict(sorted(columns.items(), key=lambda item: item[1]))
-        return Demand(need, take, by_column, tuple(unknown), {})
+        return Demand(need, take, columns, tuple(unknown), {})
 
     # ---- operations: the only writers
 
