@@ -139,8 +139,7 @@ class Engine:
         self.assumed.pop(uid, None)
         if uid in self.cluster.pods:
             self.cluster.remove(uid)
-            if self.waiting.groups:
-                self.waiting.wake((EventKind.POD_GONE,), now)
+            self.waiting.wake((EventKind.POD_GONE,), now)
         else:
             self._forget_unplaced(uid)
             if self.cluster.orphan(uid) is not None:
@@ -277,13 +276,10 @@ class Engine:
         if profile.picker is not None:
             pick = self.picking.pick(profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
-        node = self.cluster.nodes[row]
-        assert node is not None
-        placement = do.Placement(pod, node.name)
+        placement = do.Placement(pod, self.cluster.name(row))
         self._reserve(profile, ask, placement)
         self.assumed[pod.uid] = self._drop_waiter(pod.uid)
-        if self.waiting.groups:
-            self.waiting.wake((EventKind.POD_PLACED,), now)
+        self.waiting.wake((EventKind.POD_PLACED,), now)
         return [do.Bind(placement, picked)]
 
     def _reserve(self, profile: Profile, ask: Ask, placement: do.Placement) -> None:

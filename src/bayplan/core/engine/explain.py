@@ -23,7 +23,7 @@ def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
     helped = frozenset() if cluster.node_count else frozenset({EventKind.NODE_ADDED})
     for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):
         rows = np.flatnonzero(verdict == code)
-        names = sorted(name_of(verdicts, int(row)) for row in rows[:SHOWN_NODES])
+        names = sorted(cluster.name(int(row)) for row in rows[:SHOWN_NODES])
         for reason in reasons(verdicts, ask, int(code)):
             before = tallies.get(reason.text, Tally(0, ()))
             nodes = (before.nodes + tuple(names))[:SHOWN_NODES]
@@ -60,9 +60,3 @@ def preemption_helps(verdicts: Verdicts, ask: Ask, verdict: Ints) -> Mask:
             rows = verdict == code
             helps |= rows & ~plugin.hopeless(ask, view) if isinstance(plugin, Hopeless) else rows
     return helps
-
-
-def name_of(verdicts: Verdicts, row: int) -> str:
-    node = verdicts.cluster.nodes[row]
-    assert node is not None
-    return node.name

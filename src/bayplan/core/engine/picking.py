@@ -68,9 +68,7 @@ def candidates_of(verdicts: Verdicts, rows: Rows, verdict: Ints) -> list[Candida
     columns = [(name, at) for name, at in cluster.resource_columns.items()]
     found = []
     for row, value in zip(rows.tolist(), (verdict >> SCORE_SHIFT).tolist(), strict=True):
-        node = cluster.nodes[row]
-        assert node is not None
         free = cluster.free[row].tolist()
         amounts = {name: free[at] for name, at in columns}
-        found.append(Candidate(node.name, value, amounts))
+        found.append(Candidate(cluster.name(row), value, amounts))
     return found

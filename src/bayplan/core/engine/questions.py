@@ -47,10 +47,11 @@ def fits_on(verdicts: Verdicts, pod: Pod, node: str) -> bool:
         return bool(verdicts.passes(ask, view)[0])
 
 
-def fits_anywhere(verdicts: Verdicts, pod: Pod) -> Ints:
-    """The rows of the nodes that would take the pod."""
+def best_node(verdicts: Verdicts, pod: Pod) -> str | None:
+    """The node that the pod would go to; None when it fits nowhere."""
     with asking(verdicts, pod) as ask:
-        return np.flatnonzero(verdicts.passes(ask, View(verdicts.cluster)))
+        row, _, _ = verdicts.best(ask, keep=False)
+    return None if row < 0 else verdicts.cluster.name(row)
 
 
 def fits(verdicts: Verdicts, pod: Pod) -> Fits:

@@ -110,13 +110,16 @@ class Verdicts:
 
     # ---- questions
 
-    def best(self, ask: Ask) -> tuple[int, Ints, Rows | None]:
-        """The best row or -1, the verdicts, and their rows (None: all)."""
+    def best(self, ask: Ask, *, keep: bool = True) -> tuple[int, Ints, Rows | None]:
+        """The best row or -1, the verdicts, and their rows (None: all).
+
+        Without `keep`, a row key that is not kept yet is asked afresh and leaves nothing behind.
+        """
         view = self.narrowed(ask)
-        if view is None:
+        if view is None and (keep or ask.pod.row in self._kept):
             verdict, rows = self.all_rows(ask), None
         else:
-            verdict, rows = self.on(ask, view), view.rows
+            verdict, rows = self._passing(ask, view or View(self.cluster))
         at = int(verdict.argmax()) if len(verdict) else -1
         if at < 0 or verdict[at] < 0:
             return -1, verdict, rows
@@ -152,16 +155,27 @@ class Verdicts:
 
     def on(self, ask: Ask, view: View) -> Ints:
         """The verdicts on a view, computed afresh, with the reasons of refused rows."""
-        refused = self.refusals(ask, view)
+        verdict = self.refusals(ask, view)
+        passing = np.flatnonzero(verdict == 0)
+        rows = passing if view.rows is None else view.rows[passing]
+        verdict[passing] = self._scored(ask, View(self.cluster, rows))
+        return verdict
+
+    def _passing(self, ask: Ask, view: View) -> tuple[Ints, Rows]:
+        """The verdicts of the rows that pass, and these rows."""
+        passing = np.flatnonzero(self.passes(ask, view))
+        rows = passing if view.rows is None else view.rows[passing]
+        return self._scored(ask, View(self.cluster, rows)), rows
+
+    def _scored(self, ask: Ask, view: View) -> Ints:
+        """The scores of rows that all pass."""
         verdict, relatives, _ = self._static_scores(ask, view)
         verdict = self._with_load_scores(ask, view, verdict)
-        np.putmask(verdict, refused < 0, REFUSED)
         for relative in relatives:
-            high, _ = relative.highest(verdict)
-            verdict += relative.added(high)
+            verdict += relative.added(relative.most)
         if self._is_wide(ask):
             self._add_wide_scores(ask, view, verdict)
-        return np.where(refused < 0, refused, verdict)
+        return verdict
 
     def refusals(self, ask: Ask, view: View) -> Ints:
         """Per row 0, or a number below 0 for the first refusing plugin and its reasons."""
@@ -179,10 +193,14 @@ class Verdicts:
         """The rows that no plugin refuses, for whatever reason."""
         passed = np.ones(len(view), dtype=np.bool_)
         for _, codes in self._codes(ask, view):
-            if codes is not None:
-                passed &= codes == 0
-                if len(passed) == 1 and not passed[0]:
+            if codes is None:
+                continue
+            if len(codes) == 1:
+                if codes[0]:
+                    passed[0] = False
                     break
+            else:
+                passed &= codes == 0
         if view.rows is None and self.cluster.vacant:
             passed &= view.alive
         return passed

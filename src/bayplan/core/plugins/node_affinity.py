@@ -86,9 +86,12 @@ class NodeAffinity:
 
 def named_nodes(key: RowKey) -> tuple[str, ...] | None:
     """The only nodes that the required terms allow by name; None when they do not name any."""
-    if not key.required or any(term.named is None for term in key.required):
-        return None
-    return tuple(dict.fromkeys(name for term in key.required for name in term.named or ()))
+    names: dict[str, None] = {}
+    for term in key.required or ():
+        if term.named is None:
+            return None
+        names |= dict.fromkeys(term.named)
+    return tuple(names) if key.required else None
 
 
 def required(key: RowKey, view: View) -> Mask | None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
-from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
+from bayplan.core.state.arrays import Codes, Ints, Mask
 from bayplan.core.state.terms import Count, OwnTerms, Role
 from bayplan.core.state.view import View
 
@@ -44,19 +44,25 @@ class InterPodAffinity:
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         codes: Codes | None = None
+        for bit, refused in self._refused(ask, view):  # the last check first: the first one wins
+            if codes is None:
+                codes = refused.view(np.int8) * np.int8(bit)
+            elif view.exact:
+                codes = np.where(refused, np.int8(bit), codes)
+            else:
+                codes |= refused
+        return codes
+
+    def _refused(self, ask: Ask, view: View) -> Iterator[tuple[int, Mask]]:
         for term in ask.concerning:
             for (role, key), count in term.owned.items():
                 if role is Role.ANTI:
-                    codes = marked(codes, populated(count, key, view), OTHERS_ANTI)
-        own = ask.own
-        if own is None:
-            return codes
-        for affinity, term in own.anti:
-            crowded = populated(term.matched, affinity.topology_key, view)
-            codes = marked(codes, crowded, OWN_ANTI)
-        if own.affinity:
-            codes = marked(codes, ~self._satisfied(ask, own, view), NO_AFFINITY)
-        return codes
+                    yield OTHERS_ANTI, populated(count, key, view)
+        if ask.own is not None:
+            for affinity, term in ask.own.anti:
+                yield OWN_ANTI, populated(term.matched, affinity.topology_key, view)
+            if ask.own.affinity:
+                yield NO_AFFINITY, ~self._satisfied(ask, ask.own, view)
 
     def _satisfied(self, ask: Ask, own: OwnTerms, view: View) -> Mask:
         """Rows with every topology key whose domains all hold a pod that matches all terms."""
@@ -94,14 +100,21 @@ class InterPodAffinity:
         has_own = ask.own is not None and bool(ask.own.preferred)
         if self._args.ignore_preferred_terms_of_existing_pods and not has_own:
             return None
+        feasible = view.feasible_rows
         total: Ints | None = None
         for weight, key, count in self._weighted(ask):
             column, codes = view.labels(key)
             sums = count.domain_sums(column) * weight
             sums[0] = 0
-            added = sums.take(codes)
+            added = sums.take(codes.take(feasible))
             total = added if total is None else total + added
-        return None if total is None else min_max(total, view.feasible_rows)
+        if total is None or not len(total):
+            return None
+        scores = np.zeros(len(view), dtype=np.int64)
+        low, high = int(total.min()), int(total.max())
+        if high > low:
+            scores[feasible] = MAX_SCORE * ((total - low) / (high - low))
+        return scores
 
     def _weighted(self, ask: Ask) -> Iterator[tuple[int, str, Count]]:
         """(weight, topology key, count) of everything that speaks for or against a domain."""
@@ -122,22 +135,6 @@ def populated(count: Count, key: str, view: View) -> Mask:
     table = count.domain_sums(column) > 0
     table[0] = False
     return table.take(codes)
-
-
-def marked(codes: Codes | None, refused: Mask, bit: int) -> Codes:
-    """The latest mark wins: callers go from the last check to the first."""
-    if codes is None:
-        codes = np.zeros(len(refused), dtype=np.int8)
-    return np.where(refused, np.int8(bit), codes)
-
-
-def min_max(raw: Ints, feasible: Rows) -> Ints:
-    """0 for the lowest of the feasible rows, 100 for the highest."""
-    scores = np.zeros(len(raw), dtype=np.int64)
-    passed = raw.take(feasible)
-    if len(passed) and (span := int(passed.max()) - (low := int(passed.min()))):
-        scores[feasible] = MAX_SCORE * ((passed - low) / span)
-    return scores
 
 
 _: type[Filter] = InterPodAffinity

@@ -22,7 +22,7 @@ from bayplan.core.state.view import View
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 # Constants as arrays: NumPy converts a Python number anew on every call.
 ZERO, ONE, PERCENT, HALVES = (np.array(number) for number in (0, 1, MAX_SCORE, 3 * MAX_SCORE // 2))
-HALF, WHOLE = np.array(0.5), np.array(1.0)
+HALF, WHOLE, HUNDRED = np.array(0.5), np.array(1.0), np.array(100.0)
 FREED = frozenset(
     {EventKind.NODE_ADDED, EventKind.NODE_GREW, EventKind.POD_GONE, EventKind.POD_SHRANK}
 )
@@ -239,7 +239,7 @@ class NodeResourcesBalancedAllocation:
             np.abs(deviation, out=deviation)
             deviation *= HALF
             np.subtract(WHOLE, deviation, out=deviation)
-            deviation *= PERCENT
+            deviation *= HUNDRED
             balance = deviation.astype(np.int64)
             gain: Ints = balance[0] - balance[1]
         else:

@@ -24,6 +24,7 @@ from bayplan.core.state.view import View
 
 HOSTNAME = "kubernetes.io/hostname"
 TOO_SKEWED, NO_LABEL = 1, 2
+MANY = 1 << 60
 KEPT_KEYS = 64  # row keys per set of terms
 HELPED_BY = frozenset(
     {
@@ -52,12 +53,12 @@ class PodTopologySpread:
             of_kind(own, hard=True), kept_sums(ask, view.cluster, hard=True), strict=True
         ):
             column, domains = view.labels(spread.topology_key)
-            counted = sums.nodes > 0
-            counted[0] = False
-            domain_count = int(np.count_nonzero(counted))
+            uncounted = sums.nodes == 0
+            uncounted[0] = True
+            domain_count = len(uncounted) - int(np.count_nonzero(uncounted))
             least = 0
             if domain_count and domain_count >= spread.min_domains:
-                least = int(sums.sums[counted].min())
+                least = int(np.where(uncounted, MANY, sums.sums).min())
             itself = spread.selector is not None and spread.selector.matches(ask.pod.labels)
             skewed = padded(sums.sums, len(column.values)) + int(itself) - least > spread.max_skew
             verdicts = skewed.astype(np.int8)
@@ -80,8 +81,9 @@ class PodTopologySpread:
         cluster, soft = view.cluster, of_kind(own, hard=False)
         scored = view.feasible_rows
         domains = [view.labels(spread.topology_key)[1] for spread, _ in soft]
-        for codes in domains:  # nodes without all of the labels are not scored
-            scored = scored[codes.take(scored) != 0]
+        for (spread, _), codes in zip(soft, domains, strict=True):
+            if not cluster.column(spread.topology_key).complete(cluster.node_count):
+                scored = scored[codes.take(scored) != 0]  # nodes without a label are not scored
         raw = np.zeros(len(scored))
         sums = kept_sums(ask, cluster, hard=False)
         for (spread, term), codes, kept in zip(soft, domains, sums, strict=True):

@@ -112,6 +112,11 @@ class Cluster:
     def node_count(self) -> int:
         return len(self.rows)
 
+    def name(self, row: int) -> str:
+        node = self.nodes[row]
+        assert node is not None
+        return node.name
+
     def column(self, key: str) -> LabelColumn:
         return self.labels.column(key, self.nodes, len(self.nodes))
 

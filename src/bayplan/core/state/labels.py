@@ -19,6 +19,7 @@ class LabelColumn:
         self.key = key
         self.codes: NDArray[np.intp] = np.zeros(rows, dtype=np.intp)
         self.values: Interner[str] = Interner()
+        self.holders = 0  # nodes that have the label
         self._numbers: tuple[int, NDArray[np.int64], Mask] | None = None
 
     def grow(self, rows: int) -> None:
@@ -29,6 +30,11 @@ class LabelColumn:
         self.codes[row] = 0 if value is None else self.values.acquire(value)
         if old:
             self.values.release(old)
+        self.holders += (value is not None) - (old != 0)
+
+    def complete(self, nodes: int) -> bool:
+        """Whether every node has the label."""
+        return self.holders == nodes
 
     def numbers(self) -> tuple[NDArray[np.int64], Mask]:
         """Per code the value as an int64, and whether it is one."""

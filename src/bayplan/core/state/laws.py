@@ -141,6 +141,8 @@ def _static(cluster: Cluster) -> Iterator[str]:
         users = Counter(int(code) for code in column.codes[: cluster.height] if code)
         if users != Counter({c: n for c, n in enumerate(column.values.users) if n}):
             yield f"values of label {key} are miscounted"
+        if users.total() != column.holders:
+            yield f"nodes with label {key} are miscounted"
 
 
 def _pods(cluster: Cluster) -> Iterator[str]:

@@ -64,6 +64,7 @@ class Waiting:
     def __init__(self) -> None:
         self.pods: dict[str, tuple[Waiter, Group]] = {}
         self.groups: dict[Hashable, Group] = {}
+        self.asleep = 0  # groups that wait for an event
         self._ready: list[tuple[SortKey, int, Hashable]] = []  # heap; entries may be stale
         self._timers: list[tuple[float, int, Hashable, int]] = []  # heap: when, ticket, group, nap
         self._by_kind: dict[EventKind, dict[Hashable, None]] = {kind: {} for kind in EventKind}
@@ -125,6 +126,7 @@ class Waiting:
         """The pod was refused, and its equals with it. Gives those whose reasons are new."""
         _, group = self.pods[waiter.pod.uid]
         self._rest(waiter, group, now)
+        self.asleep += group.refusal is None
         group.refusal = refusal
         group.naps += 1
         self._timer(now + LONGEST_SLEEP_S, group, group.naps)
@@ -147,6 +149,8 @@ class Waiting:
 
     def wake(self, kinds: Iterable[EventKind], now: float) -> None:
         """Something happened that could help: groups that waited for it are tried again."""
+        if not self.asleep:
+            return
         for kind in kinds:
             keys = self._by_kind[kind]
             if keys:
@@ -199,6 +203,7 @@ class Waiting:
 
     def _unlist(self, group: Group) -> None:
         assert group.refusal is not None
+        self.asleep -= 1
         for kind in group.refusal.helped_by:
             self._by_kind[kind].pop(group.key, None)
 
