@@ -90,8 +90,8 @@ TOPOLOGY_SPREAD = (
     Bug(
         "domains-without-nodes-counted",
         SPREAD,
-        "counted = sums.nodes > 0",
-        "counted = sums.nodes >= 0",
+        "uncounted = sums.nodes == 0",
+        "uncounted = sums.nodes < 0",
         "a domain exists only through an eligible node",
     ),
     Bug(
@@ -233,7 +233,7 @@ INTER_POD_AFFINITY = (
     Bug(
         "anti-affinity-ignored",
         POD_AFFINITY,
-        "for affinity, term in own.anti:",
+        "for affinity, term in ask.own.anti:",
         "for affinity, term in ():",
         "a newcomer's anti-affinity keeps it away",
     ),
@@ -287,17 +287,10 @@ INTER_POD_AFFINITY = (
         "ignorePreferredTermsOfExistingPods leaves the newcomer's own",
     ),
     Bug(
-        "affinity-score-of-all-nodes",
-        POD_AFFINITY,
-        "min_max(total, view.feasible_rows)",
-        "min_max(total, np.arange(len(view)))",
-        "scores are relative to the feasible nodes",
-    ),
-    Bug(
         "affinity-score-rounded-up",
         POD_AFFINITY,
-        "MAX_SCORE * ((passed - low) / span)",
-        "np.ceil(MAX_SCORE * ((passed - low) / span))",
+        "MAX_SCORE * ((total - low) / (high - low))",
+        "np.ceil(MAX_SCORE * ((total - low) / (high - low)))",
         "scores are cut to integers",
     ),
     Bug(
@@ -418,8 +411,8 @@ NODES = (
     Bug(
         "one-named-term-narrows",
         NODE_AFFINITY,
-        "any(term.named is None for term in key.required)",
-        "all(term.named is None for term in key.required)",
+        "if term.named is None:\n            return None",
+        "if term.named is None:\n            continue",
         "a term without a name lets PreFilter pass every node",
     ),
     Bug(
@@ -603,8 +596,8 @@ RESOURCE_AMOUNTS = (
     Bug(
         "unknown-resource-resolvable",
         RESOURCES,
-        "if needs.unknown:",
-        "if False:",
+        "if needs.unknown:\n            return np.ones(len(view), dtype=np.bool_)",
+        "if False:\n            return np.ones(len(view), dtype=np.bool_)",
         "no preemption helps where no node has the resource",
     ),
     Bug(

@@ -105,13 +105,14 @@ class NodeResourcesFit:
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         needs = self._needs(ask)
-        if not view.exact:
-            if needs.unknown:
-                return np.ones(len(view), dtype=np.int8)
-            return cast(Codes, np.logical_or.reduce(view.free < needs.need))
-        spelled = self._reasons(ask)
-        codes: Codes = spelled.bits.dot(view.free < needs.need) | spelled.unknown
-        return codes
+        short = view.free < needs.need
+        if view.exact:
+            spelled = self._reasons(ask)
+            codes: Codes = spelled.bits.dot(short) | spelled.unknown
+            return codes
+        if needs.unknown:
+            return np.ones(len(view), dtype=np.int8)
+        return cast(Codes, np.logical_or.reduce(short))
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         return self._reasons(ask).reasons
