@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -35,7 +35,7 @@ from tests.conftest import check_kept, differences
 
 ZONE = "zone"
 SPACES = ("red", "blue")
-NAMES = tuple(f"n{i}" for i in range(6))
+NAMES = tuple(f"n{i}" for i in range(10))
 TAINTS = (Taint("t", "", "NoSchedule"), Taint("p", "", "PreferNoSchedule"))
 
 pod_labels = st.fixed_dictionaries(
@@ -137,7 +137,8 @@ class Laws(RuleBasedStateMachine):
 
     def tell(self, event: on.Event) -> None:
         effects = self.engine.handle(event, self.now)
-        assert effects == self.twin.handle(event, self.now)
+        again = self.twin.handle(event, self.now)
+        assert effects == again
         for effect in effects:
             assert not isinstance(effect, do.Park), effect
             if isinstance(effect, do.Bind):
@@ -146,6 +147,14 @@ class Laws(RuleBasedStateMachine):
     @rule(node=nodes)
     def see_node(self, node: Node) -> None:
         self.tell(on.NodeSeen(node))
+
+    @rule(count=st.integers(6, 10), zones=st.integers(1, 3), gpus=st.integers(1, 4))
+    def see_many_nodes(self, count: int, zones: int, gpus: int) -> None:
+        """Plain nodes, so that pods find room and fill it."""
+        for i, name in enumerate(NAMES[:count]):
+            more = {"zone": f"z{i % zones}", "rack": f"r{i % 2}", "disk": "ssd"}
+            amounts = {"pods": 4, "cpu": 8000}
+            self.tell(on.NodeSeen(world.node(name, gpus, labels=more, allocatable=amounts)))
 
     @rule(name=st.sampled_from(NAMES))
     def lose_node(self, name: str) -> None:
@@ -169,6 +178,15 @@ class Laws(RuleBasedStateMachine):
             pod = replace(pod, terms=replace(terms, namespace=pod.namespace))
         self.known[pod.uid] = replace(pod, node=node)
         self.tell(on.PodSeen(self.known[pod.uid]))
+
+    @rule(pods=st.integers(2, 8), gpus=st.integers(0, 4), cpu=st.sampled_from((0, 4000, 8000)))
+    def see_many_pods(self, pods: int, gpus: int, cpu: int) -> None:
+        for _ in range(pods):
+            self.made += 1
+            pod = world.pod(f"p{self.made}", gpus, cpu, labels={"app": "a", "i": str(self.made)})
+            self.known[pod.uid] = pod
+            self.tell(on.PodSeen(pod))
+        self.tell(on.Tick())
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), labels=pod_labels, terminating=st.booleans())
@@ -306,6 +324,7 @@ TestLaws = Laws.TestCase
 TestLaws.settings = settings(
     max_examples=3_000 if os.environ.get("BAYPLAN_PROVE") else 150,
     stateful_step_count=40,
+    phases=tuple(Phase) if os.environ.get("BAYPLAN_SHRINK") != "no" else (Phase.generate,),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

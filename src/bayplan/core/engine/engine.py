@@ -85,16 +85,11 @@ class Engine:
         resident = self.cluster.pods.get(pod.uid)
         if resident is not None:
             return self._see_resident(resident, pod, now)
+        if self.cluster.orphans and (orphan := self.cluster.orphan(pod.uid)) is not None:
+            return self._see_orphan(orphan, pod, now)
         known = self.waiting.pods.get(pod.uid)
         if pod.node:
-            if known is not None:
-                self._drop_waiter(pod.uid)
-            self.held.pop(pod.uid, None)
-            orphan = self.cluster.orphan(pod.uid)
-            if orphan is not None:
-                if orphan.node == pod.node and same_to_us(orphan, pod):
-                    return []
-                self.cluster.remove(pod.uid)
+            self._forget_unplaced(pod.uid)
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
             return []
@@ -107,14 +102,30 @@ class Engine:
             self._drop_waiter(pod.uid)
         return self._queue(Waiter(pod, (), self.waiting.ticket()), now)
 
+    def _see_orphan(self, orphan: Pod, pod: Pod, now: float) -> list[do.Effect]:
+        """News of a pod whose node is not known."""
+        if not pod.node:  # an update from before the bind: the assumed place stands
+            self._remember(pod)
+        elif not same_to_us(orphan, pod):
+            self.cluster.remove(pod.uid)
+            self.cluster.place(pod, pod.node)
+            self.waiting.wake((EventKind.POD_PLACED,), now)
+        if pod.node:
+            self._confirm(pod.uid)
+        return []
+
+    def _remember(self, pod: Pod) -> None:
+        """What the pod is now, should its bind fail."""
+        assumed = self.assumed.get(pod.uid)
+        if assumed is not None:
+            assumed.pod = pod
+
     def _see_resident(self, resident: Resident, pod: Pod, now: float) -> list[do.Effect]:
         old, uid = resident.pod, pod.uid
         node = self.cluster.nodes[resident.row]
         assert node is not None
         if not pod.node:  # an update from before the bind: the assumed place stands
-            assumed = self.assumed.get(uid)
-            if assumed is not None and not same_to_us(assumed.pod, pod):
-                assumed.pod = pod
+            self._remember(pod)
             return []
         self._confirm(uid)
         moved = pod.node != node.name
@@ -182,7 +193,7 @@ class Engine:
     def _forget(self, uid: str, now: float) -> list[do.Effect]:
         """The bind failed: the pod waits again, after its back-off."""
         waiter = self.assumed.pop(uid, None)
-        if waiter is None or uid not in self.cluster.pods:
+        if waiter is None:
             return []
         self.cluster.remove(uid)
         self.waiting.wake((EventKind.POD_GONE,), now)
@@ -298,11 +309,12 @@ class Engine:
 def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     """What pods must share to get the same verdict; labels count only through the terms."""
     pod, own = waiter.pod, waiter.own
+    concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
     if own is None:
-        return (pod.row, pod.scheduler, pod.priority, waiter.concerning)
+        return (pod.row, pod.scheduler, pod.priority, concerning)
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
     itself += [term.counts(pod, namespaces) for _, term in own.affinity]
-    return (pod.row, pod.scheduler, pod.priority, waiter.concerning, own.terms, tuple(itself))
+    return (pod.row, pod.scheduler, pod.priority, concerning, own.terms, tuple(itself))
 
 
 def same_to_us(old: Pod, new: Pod) -> bool:

@@ -486,6 +486,7 @@ class Cluster:
                 spare = np.zeros((len(self.nodes), 8), dtype=np.int64)
                 self.free = np.hstack((self.free, spare))
                 self.allocatable = np.hstack((self.allocatable, spare))
+                self.allocatable[self.vacant, column:] = 1
             self._note_lacked()
 
 

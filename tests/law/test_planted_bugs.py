@@ -1,0 +1,136 @@
+"""Bugs planted in the state and the engine: the law machine must notice each of them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.oracle.planted_bugs import Bug, plant
+
+CLUSTER = "core/state/cluster.py"
+TERMS = "core/state/terms.py"
+ENGINE = "core/engine/engine.py"
+ROOT = Path(__file__).parents[2]
+
+BUGS = (
+    Bug(
+        "ports-not-given-back",
+        CLUSTER,
+        "self._use_ports(row, pod.row.ports, -1)",
+        "self._use_ports(row, pod.row.ports, 0)",
+        "a removed pod frees its ports",
+    ),
+    Bug(
+        "undone-in-order",
+        CLUSTER,
+        "inverse, arguments = undo.pop()",
+        "inverse, arguments = undo.pop(mark.operations)",
+        "operations are undone from the last to the first",
+    ),
+    Bug(
+        "version-not-restored",
+        CLUSTER,
+        "self.version = mark.version",
+        "pass",
+        "a dropped trial leaves no trace",
+    ),
+    Bug(
+        "vacant-row-given-up",
+        CLUSTER,
+        "self._done(self._remove_node, row, new)",
+        "self._done(self._remove_node, row, row == self.height - 1)",
+        "a vacant row stays vacant when a node on it is undone",
+    ),
+    Bug(
+        "zeros-not-subtracted",
+        CLUSTER,
+        "self.lacking.subtract(self._zeros(line))",
+        "pass",
+        "columns that some node lacks are counted",
+    ),
+    Bug(
+        "load-log-skips-one",
+        "core/engine/verdicts.py",
+        "cluster.load_log.since(kept.load_position)",
+        "cluster.load_log.since(min(kept.load_position + 1, head))",
+        "kept verdicts follow every row of the log",
+    ),
+    Bug(
+        "domain-sums-stay",
+        TERMS,
+        "self._sums(column)[column.codes[row]] += amount",
+        "self._sums(column)[column.codes[row]] += 0",
+        "sums per domain follow placements",
+    ),
+    Bug(
+        "sums-not-moved",
+        TERMS,
+        "self.sums[code] += amount",
+        "self.sums[code] += 0",
+        "a changed node takes its pods to its new domain",
+    ),
+    Bug(
+        "holders-miscounted",
+        "core/state/labels.py",
+        "self.holders += (value is not None) - (old != 0)",
+        "self.holders += value is not None",
+        "nodes with a label are counted",
+    ),
+    Bug(
+        "index-keeps-the-dead",
+        "core/state/podindex.py",
+        "del holders[pod.uid]",
+        "holders.pop('', None)",
+        "removed pods leave the index",
+    ),
+    Bug(
+        "room-wakes-nobody",
+        "core/plugins/resources.py",
+        "EventKind.NODE_GREW, EventKind.POD_GONE, EventKind.POD_SHRANK",
+        "EventKind.NODE_GREW, EventKind.POD_SHRANK",
+        "a pod that ends wakes those who lack room",
+    ),
+    Bug(
+        "node-change-wakes-nobody",
+        ENGINE,
+        "kinds.append(EventKind.NODE_CHANGED)",
+        "pass",
+        "a changed node wakes those whom it refused",
+    ),
+    Bug(
+        "relist-moves-orphans",
+        ENGINE,
+        "if orphan.node == pod.node and same_to_us(orphan, pod):",
+        "if False:",
+        "a relist changes nothing",
+    ),
+    Bug(
+        "assumed-after-it-is-gone",
+        ENGINE,
+        "self.assumed.pop(uid, None)\n        if uid in self.cluster.pods:",
+        "if uid in self.cluster.pods:",
+        "everything assumed is confirmed or forgotten",
+    ),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_law_machine_notices(bug: Bug, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    plant(bug, tmp_path / "src" / "bayplan")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "BAYPLAN_SHRINK": "no"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "tests/law/test_laws.py"]
+    run = subprocess.run(
+        [*command, "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 1, run.stdout[-2000:] + run.stderr[-2000:]
+    assert "1 failed" in run.stdout
