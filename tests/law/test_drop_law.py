@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bayplan.core.model.pods import Spread
 from bayplan.core.state import arrays, cluster, labels, podindex, terms
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
 from bayplan.testing import World
+from bayplan.testing.world import node
 from bayplan.testing.world import terms as own_terms
 from tests.conftest import differences
-from tests.plugin.test_registry import newcomers
+from tests.plugin.test_registry import WEB, newcomers
 
 # What is not compared after a dropped trial, and why that is safe. A new name is a decision.
 NOT_STATE = {
@@ -146,3 +148,33 @@ def test_an_exception_drops_the_trial_and_is_heard() -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert not here.pods
+
+
+def test_a_vacant_last_row_is_left_as_it_was() -> None:
+    world = World(a=8, b=8, c=8)
+    here = world.engine.cluster
+    here.remove_node("b")
+    here.remove_node("c")  # now the last row in use is vacant
+    with here.trial():
+        here.add_node(node("d"))
+    assert (here.height, here.vacant) == (2, [1])
+
+
+def test_a_node_takes_its_pods_to_its_new_domain() -> None:
+    """The sums of a spread constraint follow a single changed node without being built anew."""
+    world = World()
+    for i in range(16):
+        world.node(f"n{i}", labels={"zone": f"z{i % 2}"})
+    even = own_terms(spread=(Spread(1, "zone", True, WEB),))
+    for i in range(6):
+        world.submit(f"w{i}", labels={"app": "web"}, terms=even)
+    here = world.engine.cluster
+    moved = next(iter(world.running().values()))
+    world.node(moved, labels={"zone": "z9"})
+    world.submit("next", labels={"app": "web"}, terms=even)
+    sums = next(sums for term in here.terms.terms.values() for sums in term.eligible)
+    column = here.column("zone")
+
+    assert broken(here) == []
+    assert sums.nodes[column.values.codes["z9"]] == 1
+    assert world.running()["next"] == moved  # the new domain is the emptiest

@@ -156,6 +156,16 @@ class Laws(RuleBasedStateMachine):
             amounts = {"pods": 4, "cpu": 8000}
             self.tell(on.NodeSeen(world.node(name, gpus, labels=more, allocatable=amounts)))
 
+    @precondition(lambda self: self.engine.cluster.rows)
+    @rule(data=st.data(), disk=st.sampled_from(("ssd", "hdd", "7")), zone=st.sampled_from("01"))
+    def change_node(self, data: st.DataObject, disk: str, zone: str) -> None:
+        """One node changes a little, and may now please a pod that it refused."""
+        here = self.engine.cluster
+        node = here.nodes[here.rows[data.draw(st.sampled_from(sorted(here.rows)))]]
+        assert node is not None
+        labels = {**node.labels, "disk": disk, ZONE: f"z{zone}"}
+        self.tell(on.NodeSeen(replace(node, labels=labels, taints=(), unschedulable=False)))
+
     @rule(name=st.sampled_from(NAMES))
     def lose_node(self, name: str) -> None:
         self.tell(on.NodeGone(name))
@@ -320,9 +330,12 @@ class Laws(RuleBasedStateMachine):
         assert set(engine.assumed) <= set(engine.cluster.pods) | set(orphans)
 
 
+EXAMPLES = int(os.environ.get("BAYPLAN_EXAMPLES") or 0) or (
+    3_000 if os.environ.get("BAYPLAN_PROVE") else 150
+)
 TestLaws = Laws.TestCase
 TestLaws.settings = settings(
-    max_examples=3_000 if os.environ.get("BAYPLAN_PROVE") else 150,
+    max_examples=EXAMPLES,
     stateful_step_count=40,
     phases=tuple(Phase) if os.environ.get("BAYPLAN_SHRINK") != "no" else (Phase.generate,),
     deadline=None,
