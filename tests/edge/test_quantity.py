@@ -104,7 +104,7 @@ def test_rounding_is_away_from_zero() -> None:
 def test_what_is_counted_has_a_limit() -> None:
     assert counted("cpu", parse("1500u")) == 2
     assert counted("memory", parse("1500m")) == 2
-    assert counted("memory", parse("0.05E")) == 5 * 10**16
+    assert counted("memory", parse("0.005E")) == 5 * 10**15
     assert counted("cpu", parse("1E")) == counted("memory", parse("1e2000000000")) == LIMIT
 
 

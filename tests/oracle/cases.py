@@ -65,7 +65,7 @@ AMOUNTS: dict[str, tuple[str | int, ...]] = {
     NATIVE: ("0", "1", "3", "2.5", "1k"),
     ATTACHABLE: ("0", "1", "2"),
 }
-VAST: dict[str, str] = {"memory": "0.01E", EPHEMERAL: "0.01E"}  # near the most that is counted
+VAST: dict[str, str] = {"memory": "0.001E", EPHEMERAL: "0.001E"}  # near the most that is counted
 SHARE: dict[str, float] = {  # how likely a container asks for it
     "cpu": 0.6,
     "memory": 0.6,

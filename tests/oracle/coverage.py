@@ -120,7 +120,7 @@ def _resource_fields() -> Iterator[str]:
         yield f"{spec}.overhead[*]"
         for resource in ("cpu", "memory", cases.HUGE):
             yield f'{spec}.resources.requests["{resource}"]'
-    yield f"{BOUND}.containers[].resources.requests[*]~^0.01E$"
+    yield f"{BOUND}.containers[].resources.requests[*]~^0.001E$"
     for resource in (*cases.AMOUNTS, "pods"):
         yield f'nodes[].status.allocatable["{resource}"]'
         yield f'nodes[].status.allocatable["{resource}"]~^0([a-zA-Z].*)?$'

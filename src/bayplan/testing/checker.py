@@ -3,7 +3,7 @@
     from bayplan.testing import check_plugin
 
     def test_my_plugin() -> None:
-        check_plugin(MyPlugin(), asks=[...], cluster=...)
+        check_plugin(MyPlugin(), cluster, pods)
 
 It holds a plugin to what the engine relies on: the same answer for a row whether it is asked
 alone, in a handful, or with all others; the same answer twice; no answer that depends on labels,

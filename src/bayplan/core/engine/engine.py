@@ -11,17 +11,17 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import explain
 from bayplan.core.engine.picking import Picking
-from bayplan.core.engine.profile import Profile, ProfileConfig
+from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import EventKind
+from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.cluster import Cluster, Resident, static_facts
 from bayplan.core.state.terms import Namespaces
-from bayplan.core.state.waiting import Waiter, Waiting
+from bayplan.core.state.waiting import Waiter, Waiting, back_off
 
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
 
@@ -42,7 +42,9 @@ class Engine:
         self.assumed: dict[str, Waiter] = {}  # by uid: bind asked for, not answered
         self.unreadable: dict[str, str] = {}  # by uid: the node that it closes
         chosen = [Profile(ProfileConfig())] if profiles is None else list(profiles)
+        check_together(chosen)
         self.profiles = {profile.name: profile for profile in chosen}
+        self.order = chosen[0].order
         self.verdicts = {name: Verdicts(self.cluster, p) for name, p in self.profiles.items()}
         self.picking = picking or Picking()
         self.max_in_flight = max_in_flight
@@ -69,6 +71,8 @@ class Engine:
             case on.NodeGone(name):
                 if name in self.cluster.rows:
                     self.cluster.remove_node(name)
+                    # Its pods and its domain no longer count for spread and affinity.
+                    self.waiting.wake((EventKind.POD_GONE, EventKind.NODE_CHANGED), now)
             case on.NamespaceSeen(name, labels):
                 self.cluster.set_namespace(name, labels)
                 self.waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
@@ -93,14 +97,20 @@ class Engine:
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
             return []
-        if pod.scheduler not in self.profiles or pod.terminating:
+        if not self._is_ours(pod):
             self._forget_unplaced(pod.uid)
             return []
-        if known is not None:
-            if same_to_us(known[0].pod, pod):
-                return []
-            self._drop_waiter(pod.uid)
-        return self._queue(Waiter(pod, (), self.waiting.ticket()), now)
+        if known is None:
+            return self._queue(Waiter(pod, (), self.waiting.ticket()), now)
+        if same_to_us(known[0].pod, pod):
+            return []
+        waiter = self._drop_waiter(pod.uid)  # it keeps its place and its back-off
+        waiter.pod = pod
+        return self._queue(waiter, now)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        """Whether the pod, not bound, is ours to place."""
+        return pod.scheduler in self.profiles and not pod.terminating
 
     def _see_orphan(self, orphan: Pod, pod: Pod, now: float) -> list[do.Effect]:
         """News of a pod whose node is not known."""
@@ -160,14 +170,19 @@ class Engine:
     def _queue(self, waiter: Waiter, now: float) -> list[do.Effect]:
         """The pod waits for its turn, unless a plugin keeps it out of the queue."""
         pod = waiter.pod
-        profile = self.profiles[pod.scheduler]
-        for plugin in profile.admit:
-            why = plugin.hold(pod)
-            if why is not None:
-                self.held[pod.uid] = (pod, why)
-                return []
+        try:
+            held = [
+                why for plugin in self.profiles[pod.scheduler].admit if (why := plugin.hold(pod))
+            ]
+            if not held:
+                waiter.sort = self.order.key(pod, waiter.arrival)
+        except Exception as error:
+            self.held[pod.uid] = (pod, f"a plugin failed: {error}")  # until it changes
+            return [self._park(pod, error)]
+        if held:
+            self.held[pod.uid] = (pod, held[0])
+            return []
         self.held.pop(pod.uid, None)
-        waiter.sort = profile.order.key(pod, waiter.arrival)
         if pod.terms is not None:
             waiter.own = self.cluster.acquire_terms(pod.terms)
         refusal = self.waiting.add(waiter, self._key(waiter), now)
@@ -175,6 +190,7 @@ class Engine:
 
     def _drop_waiter(self, uid: str) -> Waiter:
         waiter = self.waiting.remove(uid)
+        self.order.left(waiter.pod)
         if waiter.own is not None:
             self.cluster.release_terms(waiter.own)
             waiter.own = None
@@ -197,11 +213,11 @@ class Engine:
             return []
         self.cluster.remove(uid)
         self.waiting.wake((EventKind.POD_GONE,), now)
+        if not self._is_ours(waiter.pod):  # it changed meanwhile
+            return []
         waiter.arrival = self.waiting.ticket()
-        effects = self._queue(waiter, now)
-        if uid in self.waiting.pods and not effects:
-            self.waiting.rest(waiter, now)
-        return effects
+        back_off(waiter, now)
+        return self._queue(waiter, now)
 
     # ---- nodes
 
@@ -254,16 +270,21 @@ class Engine:
                 key = self._key(waiter)
                 if key != group.key:  # terms of other pods came or went: it belongs elsewhere now
                     self.waiting.remove(waiter.pod.uid)
-                    self.waiting.add(waiter, key, now)
+                    refusal = self.waiting.add(waiter, key, now)
+                    if refusal is not None:
+                        effects.append(do.Refuse(waiter.pod, refusal))
                     continue
-            self.profiles[waiter.pod.scheduler].order.started(waiter.pod, waiter.sort)
             try:
+                self.order.started(waiter.pod, waiter.sort)
                 effects += self._decide(waiter, now)
             except Exception as error:
-                self.plugin_errors += 1
                 self.waiting.rest(waiter, now)
-                effects.append(do.Park(waiter.pod, type(error).__name__, traceback.format_exc()))
+                effects.append(self._park(waiter.pod, error))
         return effects
+
+    def _park(self, pod: Pod, error: Exception) -> do.Park:
+        self.plugin_errors += 1
+        return do.Park(pod, type(error).__name__, traceback.format_exc())
 
     def _key(self, waiter: Waiter) -> Hashable:
         """The group that the pod belongs to now."""
@@ -288,22 +309,39 @@ class Engine:
             pick = self.picking.pick(profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
         placement = do.Placement(pod, self.cluster.name(row))
-        self._reserve(profile, ask, placement)
+        why = self._reserve(profile, ask, placement)
+        if why is not None:
+            self.waiting.rest(waiter, now)
+            refusal = Refusal(why, {}, frozenset(EventKind), self.cluster.version)
+            return [do.Refuse(pod, refusal)]
         self.assumed[pod.uid] = self._drop_waiter(pod.uid)
         self.waiting.wake((EventKind.POD_PLACED,), now)
         return [do.Bind(placement, picked)]
 
-    def _reserve(self, profile: Profile, ask: Ask, placement: do.Placement) -> None:
+    def _reserve(self, profile: Profile, ask: Ask, placement: do.Placement) -> str | None:
+        """Places the pod; where a plugin refuses, nothing is done and its reason is given."""
         if not profile.reserve:
             self.cluster.place(ask.pod, placement.node)
-            return
+            return None
         with self.cluster.trial() as trial:
             self.cluster.place(ask.pod, placement.node)
             for plugin in profile.reserve:
                 why = plugin.reserve(ask, placement, self.cluster)
                 if why is not None:
-                    raise RuntimeError(f"{plugin.name} refused to reserve: {why}")
+                    return f"{plugin.name} refused to reserve: {why}"
             trial.keep()
+        return None
+
+
+def check_together(profiles: Sequence[Profile]) -> None:
+    """Profiles share one queue, so they must sort it alike."""
+    names = [profile.name for profile in profiles]
+    for name in names:
+        if names.count(name) > 1:
+            raise ProfileError(f"profiles[{name}]: two profiles have this schedulerName")
+    orders = {type(profile.order).__name__ for profile in profiles}
+    if len(orders) != 1:
+        raise ProfileError(f"profiles: all must enable the same order plugin, not {sorted(orders)}")
 
 
 def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:

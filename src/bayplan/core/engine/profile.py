@@ -136,10 +136,13 @@ class Profile:
         method = HOOKS[point]
         if not callable(getattr(plugin, method, None)):
             raise ProfileError(f"{path}: {name} has no method {method}, so it cannot {point}")
+        reads = getattr(plugin, "reads", None)
         if point == "filter" and not callable(getattr(plugin, "reasons", None)):
             raise ProfileError(f"{path}: {name} has no method reasons, so it cannot say why")
-        if point in ("filter", "score") and not isinstance(getattr(plugin, "reads", None), Reads):
+        if point in ("filter", "score") and not isinstance(reads, Reads):
             raise ProfileError(f"{path}: {name} does not say what it reads (reads = Reads.…)")
+        if point == "score" and hasattr(plugin, "normalise") and reads is not Reads.STATIC:
+            raise ProfileError(f"{path}: {name} has normalise, which only static scores may have")
 
     def _build(
         self, config: ProfileConfig, chosen: Mapping[str, list[tuple[str, int]]]

@@ -27,8 +27,9 @@ REFUSED = np.array(-(1 << 62))  # for some reason; no sum of scores lifts it to 
 REASON_BITS = 48
 SCORE_SHIFT = np.array(32)  # constants as arrays, which NumPy need not convert on every call
 RANK_MASK = (1 << 31) - 1
-KEPT_BYTES = 512 << 20  # for kept verdicts, all keys together
-KEPT_EXTREMES = 8
+KEPT_BYTES = 512 << 20  # for the kept verdicts of a profile
+BYTES_PER_ROW = 64  # base, scored, verdict, and a relative score's raw values and sums
+KEPT_EXTREMES = 2
 FEW_NAMED = 16  # a pod pinned to so few nodes is asked on just their rows
 
 
@@ -84,7 +85,6 @@ class Kept:
         self.relatives: list[Relative] = []
         self.constants: tuple[int, ...] = ()  # of relative scores that are equal on all rows
         self.facts: tuple[Hashable, ...] = ()
-        self.facts_version = -1
         self.static_position = -1
         self.load_position = -1
 
@@ -100,9 +100,13 @@ class Verdicts:
         self._load = profile.of_kind(Reads.LOAD)
         self._wide = profile.of_kind(Reads.CLUSTER)
         self.by_terms_alone = all(
-            isinstance(plugin, NeedsTerms) for _, plugin in (*self._wide[0], *self._wide[1])
+            isinstance(plugin, NeedsTerms) and plugin.needs_terms
+            for _, plugin in (*self._wide[0], *self._wide[1])
         )
-        self._facts = [score for _, score in self._static[1] if isinstance(score, Facts)]
+        asked = dict.fromkeys(plugin for _, plugin in (*self._static[0], *self._static[1]))
+        self._facts = [plugin for plugin in asked if isinstance(plugin, Facts)]
+        names = {plugin.name for _, plugin in profile.filters}
+        self._by_name, self._by_affinity = "NodeName" in names, "NodeAffinity" in names
         self._normalised = [
             score if isinstance(score, Normalise) else None for _, score in self._static[1]
         ]
@@ -119,7 +123,7 @@ class Verdicts:
         if view is None and (keep or ask.pod.row in self._kept):
             verdict, rows = self.all_rows(ask), None
         else:
-            verdict, rows = self._passing(ask, view or View(self.cluster))
+            verdict, rows = self._passing(ask, View(self.cluster) if view is None else view)
         at = int(verdict.argmax()) if len(verdict) else -1
         if at < 0 or verdict[at] < 0:
             return -1, verdict, rows
@@ -128,9 +132,11 @@ class Verdicts:
     def narrowed(self, ask: Ask) -> View | None:
         """A view of the few rows that the pod names, if it does."""
         key = ask.pod.row
-        if not key.node_name and not key.required:
-            return None
-        names = (key.node_name,) if key.node_name else named_nodes(key)
+        names: tuple[str, ...] | None = None
+        if key.node_name and self._by_name:
+            names = (key.node_name,)
+        elif key.required and self._by_affinity:
+            names = named_nodes(key)
         if not names or len(names) > FEW_NAMED:
             return None
         rows = [row for name in names if (row := self.cluster.rows.get(name)) is not None]
@@ -224,7 +230,7 @@ class Verdicts:
         kept = self._kept.get(ask.pod.row)
         if kept is None:
             kept = self._kept[ask.row] = Kept(Ask(ask.pod, ask.demand))
-            room = max(8, KEPT_BYTES // (24 * max(1, len(self.cluster.nodes))))
+            room = max(8, KEPT_BYTES // (BYTES_PER_ROW * max(1, len(self.cluster.nodes))))
             while len(self._kept) > room:
                 self._kept.popitem(last=False)
         else:
@@ -237,11 +243,9 @@ class Verdicts:
 
     def _refresh(self, kept: Kept) -> None:
         cluster = self.cluster
-        if (
-            kept.static_position != cluster.static_log.head
-            or kept.facts_version != cluster.facts_version
-        ):
-            self._refresh_static(kept)
+        facts = tuple([plugin.facts(kept.ask, cluster) for plugin in self._facts])
+        if kept.static_position != cluster.static_log.head or facts != kept.facts:
+            self._refresh_static(kept, facts)
         head = cluster.load_log.head
         if kept.load_position == head:
             return
@@ -252,14 +256,10 @@ class Verdicts:
             self._load_rows(kept, rows)
         kept.load_position = head
 
-    def _refresh_static(self, kept: Kept) -> None:
+    def _refresh_static(self, kept: Kept, facts: tuple[Hashable, ...]) -> None:
         """Brings `base` up to date; rows that it touches are in the load log too."""
         cluster = self.cluster
-        kept.facts_version = cluster.facts_version
-        facts = tuple(plugin.facts(kept.ask, cluster) for plugin in self._facts)
         head = cluster.static_log.head
-        if kept.static_position == head and facts == kept.facts:
-            return
         rows = cluster.static_log.since(kept.static_position) if kept.static_position >= 0 else None
         whole = rows is None or len(rows) > cluster.height // 8 or bool(kept.relatives)
         whole = whole or facts != kept.facts or len(kept.base) != len(cluster.nodes)

@@ -29,8 +29,8 @@ class Park(Struct, frozen=True, gc=False):
     """A plugin failed while deciding about this pod; it waits, and the story is told."""
 
     pod: Pod
-    plugin: str
-    story: str
+    error: str  # the exception's type
+    story: str  # with its traceback
 
 
 class Report(Struct, frozen=True, gc=False):

@@ -10,9 +10,9 @@ from functools import lru_cache
 NANO = 10**9
 MAX_INT64 = 2**63 - 1
 
-# Counted amounts stop here, 64 Pi, so that neither a hundred of them on one node nor a score's
+# Counted amounts stop here, 8 Pi, so that neither a thousand of them on one node nor a score's
 # percentage of one leaves an int64. kube-scheduler's own arithmetic overflows not far above.
-LIMIT = 2**56
+LIMIT = 2**53
 
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[+-]?[0-9]*)")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

@@ -20,7 +20,6 @@ from bayplan.core.state.terms import OwnTerms, Term
 from bayplan.core.state.view import View
 
 MAX_SCORE = 100
-MAX_REASONS = 48  # bits of a code that are free for a plugin's reasons
 
 
 class Reads(Enum):
@@ -53,14 +52,17 @@ class Admit(Protocol):
 
 
 class Order(Protocol):
-    """QueueSort: exactly one per profile. The smallest key is tried first."""
+    """QueueSort: exactly one, the same for all profiles. The smallest key is tried first."""
 
     name: str
 
     def key(self, pod: Pod, arrival: int) -> tuple[float, ...]: ...
 
     def started(self, pod: Pod, key: tuple[float, ...]) -> None:
-        """The pod with this key was taken from the queue."""
+        """The pod with this key is tried."""
+
+    def left(self, pod: Pod) -> None:
+        """The pod waits no more, or will get a new key."""
 
 
 class Filter(Protocol):

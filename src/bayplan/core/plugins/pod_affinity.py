@@ -84,7 +84,9 @@ class InterPodAffinity:
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         return (
             Reason(
-                "node(s) didn't match pod affinity rules", False, CHANGES | {EventKind.POD_PLACED}
+                "node(s) didn't match pod affinity rules",
+                False,
+                CHANGES | {EventKind.POD_PLACED, EventKind.POD_GONE},  # gone: it may be the first
             ),
             Reason(
                 "node(s) didn't match pod anti-affinity rules", True, CHANGES | {EventKind.POD_GONE}

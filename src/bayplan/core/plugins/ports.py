@@ -21,9 +21,11 @@ class NodePorts:
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         taken: set[int] = set()
         for port in ask.row.ports:
-            rows = view.cluster.ports.get((port.protocol, port.port), {})
-            for row, ips in rows.items():
-                if port.ip == ANY_IP or ANY_IP in ips or port.ip in ips:
+            users = view.cluster.ports.get((port.protocol, port.port), {})
+            few = view.rows is not None and len(view) < len(users)
+            for row in view.row_numbers.tolist() if few else users:
+                ips = users.get(row, ())
+                if ips and (port.ip == ANY_IP or ANY_IP in ips or port.ip in ips):
                     taken.add(row)
         if not taken:
             return None

@@ -35,6 +35,7 @@ from bayplan.core.state.terms import OwnTerms, Term, TermTable
 SCORED_CPU, SCORED_MEMORY, PODS, CPU, MEMORY, STORAGE = range(6)
 NOT_ASKED = np.iinfo(np.int64).min  # no node has less free than this
 KEPT_DEMANDS = 1 << 16
+MOST_COLUMNS = 1024  # label columns
 COLUMNS = ("allocatable", "free", "alive", "unschedulable", "unreadable", "taints", "hashes")
 
 
@@ -65,7 +66,7 @@ class Cluster:
         "static_log",
         "load_log",
         "image_versions",
-        "facts_version",
+        "_image_changes",
         "_demands",
         "_undo",
     )
@@ -95,14 +96,15 @@ class Cluster:
         self.ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
         self.pods: dict[str, Resident] = {}  # by uid
         self.orphans: dict[str, dict[str, Pod]] = {}  # bound to unknown nodes: by node, then uid
+        self.orphan_nodes: dict[str, str] = {}  # by uid
         self.closed: dict[str, set[str]] = {}  # node name: uids of unreadable pods
         self.index = PodIndex()
         self.terms = TermTable()
         self.static_log = RowLog()
         self.load_log = RowLog()
         self.version = 0
-        self.image_versions: dict[str, int] = {}  # by name; rises when its holders change
-        self.facts_version = 0  # rises with any of them, and with the number of nodes
+        self.image_versions: dict[str, int] = {}  # by name; new when its holders change
+        self._image_changes = 0
         self._demands: dict[RowKey, Demand] = {}
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
 
@@ -118,11 +120,17 @@ class Cluster:
         return node.name
 
     def column(self, key: str) -> LabelColumn:
-        return self.labels.column(key, self.nodes, len(self.nodes))
+        column = self.labels.columns.get(key)
+        if column is None:
+            if len(self.labels.columns) >= MOST_COLUMNS and self._undo is None:
+                self._drop_columns()
+            column = self.labels.column(key, self.nodes, len(self.nodes))
+        return column
 
     def orphan(self, uid: str) -> Pod | None:
         """The pod, if it is bound to a node that is not known."""
-        return next((pods[uid] for pods in self.orphans.values() if uid in pods), None)
+        node = self.orphan_nodes.get(uid)
+        return None if node is None else self.orphans[node][uid]
 
     def demand(self, key: RowKey) -> Demand:
         """The row key's amounts as vectors; kept, since pods of one template share the key."""
@@ -189,15 +197,19 @@ class Cluster:
 
     def close_node(self, name: str, uid: str) -> None:
         """Nothing more is placed on the node while the unreadable pod is there."""
-        self.closed.setdefault(name, set()).add(uid)
-        self._recount_unreadable(name)
+        if uid not in self.closed.get(name, ()):
+            self.closed.setdefault(name, set()).add(uid)
+            self._recount_unreadable(name)
+            self._done(self.open_node, name, uid)
 
     def open_node(self, name: str, uid: str) -> None:
-        uids = self.closed.get(name, set())
-        uids.discard(uid)
-        if not uids:
-            self.closed.pop(name, None)
-        self._recount_unreadable(name)
+        """The pod can be read, or is gone."""
+        if uid in self.closed.get(name, ()):
+            self.closed[name].remove(uid)
+            if not self.closed[name]:
+                del self.closed[name]
+            self._recount_unreadable(name)
+            self._done(self.close_node, name, uid)
 
     def set_namespace(self, name: str, labels: dict[str, str] | None) -> None:
         """The namespace's labels, or None when it is gone."""
@@ -307,11 +319,12 @@ class Cluster:
 
     def _orphan(self, pod: Pod) -> None:
         self.orphans.setdefault(pod.node, {})[pod.uid] = pod
+        self.orphan_nodes[pod.uid] = pod.node
         self._done(self._unorphan, pod)
 
     def _unorphan(self, pod: Pod) -> None:
         waiting = self.orphans[pod.node]
-        del waiting[pod.uid]
+        del waiting[pod.uid], self.orphan_nodes[pod.uid]
         if not waiting:
             del self.orphans[pod.node]
         self._done(self._orphan, pod)
@@ -344,8 +357,6 @@ class Cluster:
         else:
             self.vacant.append(row)
         self._done(self._add_node, node, row)
-        if self._undo is None:
-            self._compact()
 
     def _update_node(self, row: int, node: Node) -> None:
         old = self.nodes[row]
@@ -368,6 +379,8 @@ class Cluster:
         if old is None or new is None or static_facts(old) != static_facts(new):
             self.static_log.append(row)
         self.load_log.append(row)
+        if self._undo is None:
+            self._compact()
 
     def _write_allocatable(self, row: int, old: Node | None, new: Node | None) -> None:
         amounts = new.allocatable if new is not None else {}
@@ -397,16 +410,22 @@ class Cluster:
     def _write_images(self, row: int, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and old.images == new.images:
             return
-        self.facts_version += 1
         for name in (name for image in (old.images if old else ()) for name in image.names):
             holders = self.images.get(name)
             if holders is not None and holders.pop(row, None) is not None and not holders:
                 del self.images[name]
-            self.image_versions[name] = self.image_versions.get(name, 0) + 1
+            self._touch_image(name)
         for image in new.images if new else ():
             for name in image.names:
                 self.images.setdefault(name, {})[row] = image.size_bytes
-                self.image_versions[name] = self.image_versions.get(name, 0) + 1
+                self._touch_image(name)
+
+    def _touch_image(self, name: str) -> None:
+        self._image_changes += 1
+        if name in self.images:
+            self.image_versions[name] = self._image_changes
+        else:
+            self.image_versions.pop(name, None)
 
     def _recount_unreadable(self, name: str) -> None:
         row = self.rows.get(name)
@@ -426,6 +445,12 @@ class Cluster:
                     del rows[row]
                     if not rows:
                         del self.ports[port.protocol, port.port]
+
+    def _drop_columns(self) -> None:
+        """Selectors have named more label keys than are worth keeping: those in use come again."""
+        for key in list(self.labels.columns):
+            del self.labels.columns[key]
+            self.terms.recoded(key)
 
     def _compact(self) -> None:
         """Forgets label values and taints of nodes that are long gone."""
@@ -514,7 +539,7 @@ class Trial:
         self._kept = False
 
     def keep(self) -> None:
-        """What was done so far stays; an outer trial can still undo it."""
+        """What is done in the trial stays; an outer trial can still undo it."""
         self._kept = True
 
     def close(self) -> None:

@@ -150,6 +150,8 @@ def _pods(cluster: Cluster) -> Iterator[str]:
     ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
     for row, residents in enumerate(cluster.residents):
         for uid, resident in residents.items():
+            if uid in placed:
+                yield f"pod {resident.pod.key} is on two rows"
             placed[uid] = resident
             if resident.row != row or uid != resident.pod.uid:
                 yield f"pod {resident.pod.key} is not where it is listed"
@@ -167,6 +169,9 @@ def _pods(cluster: Cluster) -> Iterator[str]:
                 fresh.setdefault(value, {})[uid] = None
         if fresh != values:
             yield f"pods by label {key} are not those placed"
+    orphans_by_uid = {uid: node for node, pods in cluster.orphans.items() for uid in pods}
+    if orphans_by_uid != cluster.orphan_nodes or not placed.keys().isdisjoint(orphans_by_uid):
+        yield "pods whose node is not known are listed wrongly"
     for node, orphans in cluster.orphans.items():
         if node in cluster.rows or not orphans or any(p.node != node for p in orphans.values()):
             yield f"pods wait for node {node} without need"

@@ -6,7 +6,7 @@ to 10 s, and its equals may be tried meanwhile. Time is an argument.
 """
 
 from collections.abc import Hashable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from bayplan.core.state.terms import OwnTerms, Term
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 10.0
 LONGEST_SLEEP_S = 300.0  # kube-scheduler also retries after 5 minutes, whatever happened
-REST = -1  # a timer for pods that rest, not for a group that sleeps
+REST, ALARM = 0, 1  # timers: for pods that rest, and for a group that sleeps
 SortKey = tuple[float, ...]
 
 
@@ -44,9 +44,20 @@ class Group:
         self.awake: list[tuple[SortKey, int, str]] = []  # heap; entries may be stale
         self.resting: list[tuple[float, int, str]] = []  # heap; entries may be stale
         self.refusal: Refusal | None = None  # set while the group sleeps
-        self.naps = 0  # counts the sleeps, so that old timers are known
         self.told: frozenset[str] = frozenset()  # the reasons that all but newcomers were told
-        self.newcomers: list[str] = []  # uids
+        self.newcomers: dict[str, None] = {}  # uids
+        self.announced: SortKey | None = None  # its entry in the queue of groups
+        self.sleeps_until = 0.0
+        self.has_alarm = False  # a timer that will end the sleep
+
+    def tidy(self) -> None:
+        """Forgets entries of pods that are gone, when they are most of it."""
+        if len(self.awake) + len(self.resting) > 2 * len(self.members) + 64:
+            here = self.members
+            self.awake = [e for e in self.awake if e[2] in here and here[e[2]].arrival == e[1]]
+            self.resting = [e for e in self.resting if e[2] in here and here[e[2]].arrival == e[1]]
+            heapify(self.awake)
+            heapify(self.resting)
 
     def next_awake(self) -> Waiter | None:
         while self.awake:
@@ -66,7 +77,7 @@ class Waiting:
         self.groups: dict[Hashable, Group] = {}
         self.asleep = 0  # groups that wait for an event
         self._ready: list[tuple[SortKey, int, Hashable]] = []  # heap; entries may be stale
-        self._timers: list[tuple[float, int, Hashable, int]] = []  # heap: when, ticket, group, nap
+        self._timers: list[tuple[float, int, Hashable, int]] = []  # heap: when, ticket, group, kind
         self._by_kind: dict[EventKind, dict[Hashable, None]] = {kind: {} for kind in EventKind}
         self._ticket = 0
 
@@ -79,13 +90,13 @@ class Waiting:
         return self._ticket
 
     def add(self, waiter: Waiter, key: Hashable, now: float) -> Refusal | None:
-        """The pod waits in the group of `key`. Gives the refusal if the group sleeps."""
+        """The pod waits in the group of `key`. Gives the refusal, if it is news to the pod."""
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = Group(key)
         uid = waiter.pod.uid
         group.members[uid] = waiter
-        group.newcomers.append(uid)
+        group.newcomers[uid] = None
         self.pods[uid] = (waiter, group)
         if waiter.rested_at > now:
             heappush(group.resting, (waiter.rested_at, waiter.arrival, uid))
@@ -93,14 +104,17 @@ class Waiting:
         else:
             heappush(group.awake, (waiter.sort, waiter.arrival, uid))
             if group.refusal is None:
-                heappush(self._ready, (waiter.sort, self.ticket(), key))
-        if group.refusal is not None:
-            waiter.told = reasons_of(group.refusal)
+                self._announce(group)
+        if group.refusal is None or waiter.told == reasons_of(group.refusal):
+            return None
+        waiter.told = reasons_of(group.refusal)
         return group.refusal
 
     def remove(self, uid: str) -> Waiter:
         waiter, group = self.pods.pop(uid)
         del group.members[uid]
+        group.newcomers.pop(uid, None)
+        group.tidy()
         if not group.members:
             del self.groups[group.key]
             if group.refusal is not None:
@@ -113,13 +127,16 @@ class Waiting:
         while self._ready:
             sort, _, key = self._ready[0]
             group = self.groups.get(key)
-            if group is not None and group.refusal is None:
-                waiter = group.next_awake()
-                if waiter is not None and waiter.sort <= sort:
+            if group is not None and group.announced == sort:
+                waiter = group.next_awake() if group.refusal is None else None
+                if waiter is not None and waiter.sort == sort:
                     return waiter, group
+                heappop(self._ready)
+                group.announced = None
                 if waiter is not None:
-                    heappush(self._ready, (waiter.sort, self.ticket(), key))
-            heappop(self._ready)
+                    self._announce(group)
+            else:
+                heappop(self._ready)  # of a group that is gone, or announced anew
         return None
 
     def refuse(self, waiter: Waiter, refusal: Refusal, now: float) -> list[Waiter]:
@@ -128,13 +145,14 @@ class Waiting:
         self._rest(waiter, group, now)
         self.asleep += group.refusal is None
         group.refusal = refusal
-        group.naps += 1
-        self._timer(now + LONGEST_SLEEP_S, group, group.naps)
+        group.sleeps_until = now + LONGEST_SLEEP_S
+        if not group.has_alarm:
+            self._timer(group.sleeps_until, group, ALARM)
         for kind in refusal.helped_by:
             self._by_kind[kind][group.key] = None
         reasons = reasons_of(refusal)
-        untold = group.newcomers if group.told == reasons else list(group.members)
-        group.told, group.newcomers = reasons, []
+        untold = list(group.newcomers if group.told == reasons else group.members)
+        group.told, group.newcomers = reasons, {}
         members = (group.members.get(uid) for uid in untold)
         news = [member for member in members if member is not None and member.told != reasons]
         for member in news:
@@ -157,32 +175,40 @@ class Waiting:
                 for key in list(keys):
                     self._wake(self.groups[key], now)
 
-    def next_time(self) -> float | None:
-        """When something will change by itself; None: never."""
+    def next_time(self, now: float) -> float | None:
+        """When there may be something to try: now, at a later time, or never (None)."""
+        if self.next(now) is not None:
+            return now
         return self._timers[0][0] if self._timers else None
 
     def _rest(self, waiter: Waiter, group: Group, now: float) -> None:
-        waiter.attempts += 1
-        waiter.rested_at = now + min(FIRST_REST_S * 2 ** (waiter.attempts - 1), LONGEST_REST_S)
+        back_off(waiter, now)
         if group.awake and group.awake[0][2] == waiter.pod.uid:
             heappop(group.awake)
         heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
         self._timer(waiter.rested_at, group, REST)
 
-    def _timer(self, at: float, group: Group, nap: int) -> None:
-        heappush(self._timers, (at, self.ticket(), group.key, nap))
+    def _timer(self, at: float, group: Group, kind: int) -> None:
+        group.has_alarm = group.has_alarm or kind == ALARM
+        heappush(self._timers, (at, self.ticket(), group.key, kind))
 
     def _expire(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:
-            _, _, key, nap = heappop(self._timers)
+            _, _, key, kind = heappop(self._timers)
             group = self.groups.get(key)
             if group is None:
                 continue
-            if nap == REST:
+            if kind == REST:
                 if self._rested(group, now) and group.refusal is None:
                     self._announce(group)
-            elif group.refusal is not None and group.naps == nap:
+                continue
+            group.has_alarm = False
+            if group.refusal is None:
+                continue
+            if group.sleeps_until <= now:
                 self._wake(group, now)
+            else:
+                self._timer(group.sleeps_until, group, ALARM)
 
     def _rested(self, group: Group, now: float) -> bool:
         """Pods whose rest is over may be tried again."""
@@ -208,9 +234,18 @@ class Waiting:
             self._by_kind[kind].pop(group.key, None)
 
     def _announce(self, group: Group) -> None:
+        """The group stands in the queue where its first pod does."""
         waiter = group.next_awake()
-        if waiter is not None:
+        if waiter is not None and (group.announced is None or waiter.sort < group.announced):
+            group.announced = waiter.sort
             heappush(self._ready, (waiter.sort, self.ticket(), group.key))
+
+
+def back_off(waiter: Waiter, now: float) -> None:
+    """One more try was in vain: the pod rests."""
+    waiter.attempts += 1
+    doublings = min(waiter.attempts - 1, 16)  # 2 to the thousandth is no number of seconds
+    waiter.rested_at = now + min(FIRST_REST_S * 2**doublings, LONGEST_REST_S)
 
 
 def reasons_of(refusal: Refusal) -> frozenset[str]:
