@@ -11,8 +11,9 @@ import pytest
 from bayplan.core.engine.profile import Profile
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.plugins.hooks import Ask
-from bayplan.core.state.cluster import Cluster, Mark, Trial
+from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
+from bayplan.core.state.trial import Mark, Trial
 from bayplan.core.state.view import View
 
 

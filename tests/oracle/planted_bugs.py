@@ -247,8 +247,8 @@ INTER_POD_AFFINITY = (
     Bug(
         "affinity-resolvable",
         POD_AFFINITY,
-        '"node(s) didn\'t match pod affinity rules", False,',
-        '"node(s) didn\'t match pod affinity rules", True,',
+        '"node(s) didn\'t match pod affinity rules",\n                False,',
+        '"node(s) didn\'t match pod affinity rules",\n                True,',
         "no preemption brings the pods that are missed",
     ),
     Bug(
@@ -509,8 +509,8 @@ NODES = (
     Bug(
         "wildcard-newcomer",
         PORTS,
-        "if port.ip == ANY_IP or ANY_IP in ips",
-        "if ANY_IP in ips",
+        "(port.ip == ANY_IP or ANY_IP in ips",
+        "(ANY_IP in ips",
         "a port on 0.0.0.0 collides with one on any address",
     ),
     Bug(

@@ -125,7 +125,7 @@ def _default_ports(container: Json, host_network: bool) -> None:
 
 
 def _apply_priority(spec: Json, classes: Classes) -> None:
-    name = spec.get("priorityClassName")
+    name = _class_name(spec, "priorityClassName")
     if name:
         found = classes.priority.get(name) or SYSTEM_PRIORITIES.get(name)
         if found is None:
@@ -143,6 +143,13 @@ def _apply_priority(spec: Json, classes: Classes) -> None:
     _settle(spec, "preemptionPolicy", found.preemption_policy or "PreemptLowerPriority")
 
 
+def _class_name(spec: Json, key: str) -> str:
+    name = spec.get(key) or ""
+    if not isinstance(name, str):
+        raise Wrong(f"spec.{key}", f"it is {name!r}, not the name of a class")
+    return name
+
+
 def _settle(spec: Json, key: str, computed: object) -> None:
     if spec.get(key) not in (None, computed):
         raise Wrong(f"spec.{key}", f"it is {spec[key]!r}, but the PriorityClass says {computed!r}")
@@ -150,7 +157,7 @@ def _settle(spec: Json, key: str, computed: object) -> None:
 
 
 def _apply_runtime(spec: Json, classes: Classes) -> None:
-    name = spec.get("runtimeClassName")
+    name = _class_name(spec, "runtimeClassName")
     if not name:
         return
     found = classes.runtime.get(name)

@@ -135,9 +135,14 @@ def _flat(documents: Iterable[Any], default: str, depth: int = 0) -> Iterator[tu
         else:
             raise BadFile(f"document {i + 1} is not an object but {type(document).__name__}")
         if isinstance(items, list) and depth < 4:
-            yield from _flat(items, kind.removesuffix("List"), depth + 1)
+            present = [item for item in items if item is not None and _raw(item) != b"null"]
+            yield from _flat(present, kind.removesuffix("List"), depth + 1)
         else:
             yield document, kind
+
+
+def _raw(item: Any) -> bytes:
+    return bytes(item) if isinstance(item, msgspec.Raw) else b""
 
 
 def _load_yaml(data: bytes) -> list[Any]:
@@ -148,6 +153,8 @@ def _load_yaml(data: bytes) -> list[Any]:
             raise BadFile("its YAML aliases expand to too much")
     except yaml.YAMLError as error:
         raise BadFile(f"not valid YAML: {' '.join(str(error).split())}") from None
+    except BadFile:
+        raise
     except (ValueError, TypeError, RecursionError) as error:
         raise BadFile(f"not valid YAML: {error}") from None
     return documents
@@ -160,7 +167,7 @@ def _check_depth(data: bytes) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _DEEPEST:
-                raise BadFile(f"not valid YAML: nested more than {_DEEPEST} deep")
+                raise BadFile(f"nested more than {_DEEPEST} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 

@@ -15,7 +15,8 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.state.arrays import Codes, Ints, Mask
-from bayplan.core.state.cluster import Cluster, Demand
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.demand import Demand
 from bayplan.core.state.terms import OwnTerms, Term
 from bayplan.core.state.view import View
 

@@ -10,13 +10,8 @@ from numpy.typing import NDArray
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Hopeless, Reads, Score
 from bayplan.core.state.arrays import Codes, Ints, Mask
-from bayplan.core.state.cluster import (
-    NOT_ASKED,
-    PODS,
-    SCORED_CPU,
-    SCORED_MEMORY,
-    Cluster,
-)
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.demand import NOT_ASKED, PODS, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.view import View
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")

@@ -28,25 +28,22 @@ from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import HostPort, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
 from bayplan.core.state.arrays import Interner, Ints, Mask, RowLog, grown
+from bayplan.core.state.demand import (
+    CPU,
+    MEMORY,
+    SCORED_CPU,
+    SCORED_MEMORY,
+    Demand,
+    demand_of,
+)
 from bayplan.core.state.labels import WASTE, LabelColumn, LabelColumns
 from bayplan.core.state.podindex import PodIndex
 from bayplan.core.state.terms import OwnTerms, Term, TermTable
+from bayplan.core.state.trial import Mark, Trial
 
-SCORED_CPU, SCORED_MEMORY, PODS, CPU, MEMORY, STORAGE = range(6)
-NOT_ASKED = np.iinfo(np.int64).min  # no node has less free than this
 KEPT_DEMANDS = 1 << 16
 MOST_COLUMNS = 1024  # label columns
 COLUMNS = ("allocatable", "free", "alive", "unschedulable", "unreadable", "taints", "hashes")
-
-
-class Demand(Struct, frozen=True):
-    """A row key's amounts in the order of the resource columns."""
-
-    need: Ints  # what must be free; NOT_ASKED where nothing is asked
-    take: Ints  # what a placement takes; 0 where nothing
-    columns: dict[str, int]  # the asked resources that have a column, pods first
-    unknown: tuple[str, ...]  # asked resources that no node has ever had
-    memo: dict[object, Any]  # what plugins derive from it once
 
 
 class Resident(Struct, gc=False):
@@ -138,24 +135,9 @@ class Cluster:
         if demand is None:
             if len(self._demands) >= KEPT_DEMANDS:
                 self._demands.clear()
-            demand = self._demands[key] = self._demand(key)
+            demand = demand_of(key, self.resource_columns, self.free.shape[1])
+            self._demands[key] = demand
         return demand
-
-    def _demand(self, key: RowKey) -> Demand:
-        width = self.free.shape[1]
-        need = np.full(width, NOT_ASKED, dtype=np.int64)
-        take = np.zeros(width, dtype=np.int64)
-        need[PODS] = take[PODS] = 1
-        take[SCORED_CPU], take[SCORED_MEMORY] = key.scored_placed
-        columns, unknown = {"pods": PODS}, []
-        for name, amount in key.requests:
-            column = self.resource_columns.get(name)
-            if column is None:
-                unknown.append(name)
-            else:
-                need[column] = take[column] = amount
-                columns[name] = column
-        return Demand(need, take, columns, tuple(unknown), {})
 
     # ---- operations: the only writers
 
@@ -239,7 +221,7 @@ class Cluster:
     # ---- trials
 
     @contextmanager
-    def trial(self) -> Iterator["Trial"]:
+    def trial(self) -> Iterator[Trial]:
         """Operations inside are undone at the end unless the trial is kept. Trials nest."""
         outermost = self._undo is None
         if self._undo is None:
@@ -253,7 +235,7 @@ class Cluster:
             if outermost:
                 self._undo = None
 
-    def undo_to(self, mark: "Mark") -> None:
+    def undo_to(self, mark: Mark) -> None:
         undo = self._undo
         assert undo is not None
         self._undo = []  # what undoing records is not kept
@@ -518,30 +500,3 @@ class Cluster:
 def static_facts(node: Node) -> tuple[object, ...]:
     """What static plugins, and the tie-break, read of a node."""
     return (node.labels, node.taints, node.unschedulable, node.uid)
-
-
-class Mark(Struct, frozen=True):
-    """Where a trial began."""
-
-    operations: int
-    resources: int
-    taint_sets: int
-    labels: dict[str, int]  # values by label key
-    version: int
-
-
-class Trial:
-    """What was done since the trial began. Dropped at its end unless kept."""
-
-    def __init__(self, cluster: Cluster, mark: Mark) -> None:
-        self._cluster = cluster
-        self._mark = mark
-        self._kept = False
-
-    def keep(self) -> None:
-        """What is done in the trial stays; an outer trial can still undo it."""
-        self._kept = True
-
-    def close(self) -> None:
-        if not self._kept:
-            self._cluster.undo_to(self._mark)

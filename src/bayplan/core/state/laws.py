@@ -16,14 +16,8 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from bayplan.core.model.nodes import Node
-from bayplan.core.state.cluster import (
-    CPU,
-    MEMORY,
-    SCORED_CPU,
-    SCORED_MEMORY,
-    Cluster,
-    Resident,
-)
+from bayplan.core.state.cluster import Cluster, Resident
+from bayplan.core.state.demand import CPU, MEMORY, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.terms import Count, OwnTerms, Role, Term, TermTable
 
 

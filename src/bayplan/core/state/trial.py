@@ -1,0 +1,36 @@
+"""Trials: what was done since they began can be undone. The cluster knows how."""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Mark(Struct, frozen=True):
+    """Where a trial began."""
+
+    operations: int
+    resources: int
+    taint_sets: int
+    labels: dict[str, int]  # values by label key
+    version: int
+
+
+class Undoes(Protocol):
+    def undo_to(self, mark: Mark) -> None: ...
+
+
+class Trial:
+    """What was done since the trial began. Dropped at its end unless kept."""
+
+    def __init__(self, cluster: Undoes, mark: Mark) -> None:
+        self._cluster = cluster
+        self._mark = mark
+        self._kept = False
+
+    def keep(self) -> None:
+        """What is done in the trial stays; an outer trial can still undo it."""
+        self._kept = True
+
+    def close(self) -> None:
+        if not self._kept:
+            self._cluster.undo_to(self._mark)
