@@ -19,7 +19,7 @@ from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
-from bayplan.core.state.cluster import Cluster, Resident, static_facts
+from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.terms import Namespaces
 from bayplan.core.state.waiting import Waiter, Waiting, back_off
 
@@ -238,7 +238,7 @@ class Engine:
             return
         self.cluster.update_node(node)
         kinds = []
-        if static_facts(old) != static_facts(node):
+        if old.static != node.static:
             kinds.append(EventKind.NODE_CHANGED)
         if any(old.allocatable.get(n, 0) < amount for n, amount in node.allocatable.items()):
             kinds.append(EventKind.NODE_GREW)

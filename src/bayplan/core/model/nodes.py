@@ -20,3 +20,8 @@ class Node(Struct, frozen=True):
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     images: tuple[Image, ...] = ()
+
+    @property
+    def static(self) -> tuple[object, ...]:
+        """What static plugins, and the tie-break, read of a node."""
+        return (self.labels, self.taints, self.unschedulable, self.uid)

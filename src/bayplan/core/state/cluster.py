@@ -358,7 +358,7 @@ class Cluster:
         self.taints[row] = taints
         self.unschedulable[row] = new is not None and new.unschedulable
         self._write_images(row, old, new)
-        if old is None or new is None or static_facts(old) != static_facts(new):
+        if old is None or new is None or old.static != new.static:
             self.static_log.append(row)
         self.load_log.append(row)
         if self._undo is None:
@@ -495,8 +495,3 @@ class Cluster:
                 self.allocatable = np.hstack((self.allocatable, spare))
                 self.allocatable[self.vacant, column:] = 1
             self._note_lacked()
-
-
-def static_facts(node: Node) -> tuple[object, ...]:
-    """What static plugins, and the tie-break, read of a node."""
-    return (node.labels, node.taints, node.unschedulable, node.uid)
