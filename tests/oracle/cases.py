@@ -167,6 +167,18 @@ def spell(rng: random.Random, value: Fraction) -> str | int:
     return rng.choice(_spellings(value))
 
 
+def plain(value: Fraction) -> str:
+    """A spelling that Go keeps as an int64.
+
+    Where it keeps a big decimal, `PodRequests` adds the overhead to the pod-level request in place,
+    and so once more on every call: kube-scheduler's answer then depends on how often it asked.
+    """
+    for suffix, unit in (("", 1), ("m", 10**3), ("u", 10**6), ("n", 10**9)):
+        if (value * unit).denominator == 1:
+            return f"{value * unit}{suffix}"
+    raise ValueError(f"{value} is finer than Kubernetes counts")
+
+
 def counted(resource: str, value: Fraction) -> int:
     """What the scheduler makes of it: milli for cpu, whole units for the rest, rounded up."""
     return ceil(value * 1000) if resource == "cpu" else ceil(value)
@@ -517,9 +529,10 @@ def _pod_level(world: World, spec: Json) -> None:
     for resource, likely in (("cpu", 0.7), ("memory", 0.7), (HUGE, 0.4)):
         if world.chance(likely):
             extra = amount(rng.choice(AMOUNTS[resource])) if world.chance(0.6) else Fraction(0)
-            asked[resource] = spell(rng, sums.get(resource, Fraction(0)) + extra)
+            total = sums.get(resource, Fraction(0)) + extra
+            asked[resource] = plain(total) if spec.get("overhead") else spell(rng, total)
     if HUGE in asked and len(asked) == 1:
-        asked["memory"] = spell(rng, sums.get("memory", Fraction(0)) + 1024)
+        asked["memory"] = plain(sums.get("memory", Fraction(0)) + 1024)
     spec["resources"] = {"requests": asked} if asked else {"limits": {"cpu": "64"}}
     if HUGE in asked:
         spec["resources"]["limits"] = {HUGE: asked[HUGE]}
@@ -792,7 +805,9 @@ def _scarce(resource: str) -> Callable[[World], None]:
                 for c in containers
             )
             extra = amount(world.rng.choice(AMOUNTS[resource])) if world.chance(0.5) else 0
-            spec["resources"]["requests"][resource] = spell(world.rng, Fraction(sums) + extra)
+            total = Fraction(sums) + extra
+            spelled = plain(total) if spec.get("overhead") else spell(world.rng, total)
+            spec["resources"]["requests"][resource] = spelled
             if resource == HUGE:
                 spec["resources"]["limits"] = dict(spec["resources"]["requests"])
         elif resource == HUGE and "resources" not in spec and world.chance(0.5):
