@@ -32,6 +32,7 @@ POD_INDEX = "core/state/podindex.py"
 REQUESTS = "core/model/requests.py"
 QUANTITY = "core/model/quantity.py"
 SELECTORS = "core/model/selectors.py"
+NODE_VALUES = "core/model/nodes.py"
 VERDICTS = "core/engine/verdicts.py"
 ROWS = "kube/rows.py"
 TERMS = "kube/terms.py"
@@ -830,16 +831,16 @@ KEEPING: tuple[Bug, ...] = (
     ),
     Bug(
         "cordon-not-logged",
-        CLUSTER,
-        "return (node.labels, node.taints, node.unschedulable, node.uid)",
-        "return (node.labels, node.taints, node.uid)",
+        NODE_VALUES,
+        "return (self.labels, self.taints, self.unschedulable, self.uid)",
+        "return (self.labels, self.taints, self.uid)",
         "kept verdicts follow cordons",
     ),
     Bug(
         "taints-not-logged",
-        CLUSTER,
-        "return (node.labels, node.taints, node.unschedulable, node.uid)",
-        "return (node.labels, node.unschedulable, node.uid)",
+        NODE_VALUES,
+        "return (self.labels, self.taints, self.unschedulable, self.uid)",
+        "return (self.labels, self.unschedulable, self.uid)",
         "kept verdicts follow taints",
     ),
     Bug(
