@@ -20,6 +20,7 @@ CASES: dict[Stream, int] = {
     "kept": 4_000 if PROVE else 400,
 }
 MEASURED = 10_000 if PROVE else 3_000
+FIXED_SEED = 401
 SHOWN = 5  # differences in a failure
 
 
@@ -65,5 +66,10 @@ def test_kept_verdicts_agree_through_changes(seed: int, shard: int) -> None:
 
 
 def test_cases_reach_their_bars(seed: int) -> None:
-    report = coverage.measure(seed, MEASURED)
-    assert not report.missed(), f"BAYPLAN_SEED={seed}: {report.missed()}\n{report.table()}"
+    """The rarest field stands at 2.7 %: in a short run, chance alone could take it below 2 %.
+
+    So the short run measures one fixed seed, which changes only with the generator.
+    """
+    measured = seed if PROVE else FIXED_SEED
+    report = coverage.measure(measured, MEASURED)
+    assert not report.missed(), f"seed {measured}: {report.missed()}\n{report.table()}"
