@@ -42,29 +42,29 @@ TOPOLOGY_SPREAD = (
     Bug(
         "skew-off-by-one",
         SPREAD,
-        "- least > spread.max_skew",
-        "- least >= spread.max_skew",
+        "len(column.values)) > most)",
+        "len(column.values)) >= most)",
         "a skew of exactly maxSkew is allowed",
     ),
     Bug(
         "min-domains-forgotten",
         SPREAD,
-        "if domain_count and domain_count >= spread.min_domains:",
-        "if domain_count:",
+        "if len(counted) and len(counted) >= spread.min_domains:",
+        "if len(counted):",
         "with fewer than minDomains domains the least is 0",
     ),
     Bug(
         "min-domains-off-by-one",
         SPREAD,
-        "domain_count >= spread.min_domains",
-        "domain_count > spread.min_domains",
+        "len(counted) >= spread.min_domains",
+        "len(counted) > spread.min_domains",
         "exactly minDomains domains are enough",
     ),
     Bug(
         "newcomer-not-counted",
         SPREAD,
-        "+ int(itself) - least",
-        "- least",
+        "+ least - int(itself)",
+        "+ least",
         "the newcomer adds to the skew",
     ),
     Bug(
@@ -90,9 +90,9 @@ TOPOLOGY_SPREAD = (
     ),
     Bug(
         "domains-without-nodes-counted",
-        SPREAD,
-        "uncounted = sums.nodes == 0",
-        "uncounted = sums.nodes < 0",
+        TERM_COUNTS,
+        "np.flatnonzero(self.nodes[1:]) + 1",
+        "np.flatnonzero(self.nodes[1:] >= 0) + 1",
         "a domain exists only through an eligible node",
     ),
     Bug(
@@ -853,8 +853,8 @@ KEEPING: tuple[Bug, ...] = (
     Bug(
         "image-holders-not-followed",
         IMAGES,
-        "tuple(versions.get(name, 0) for name in ask.row.images)",
-        "()",
+        "*[versions.get(name, 0) for name in ask.pod.row.images]",
+        "",
         "kept scores follow which nodes hold an image",
     ),
     Bug(

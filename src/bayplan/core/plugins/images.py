@@ -23,7 +23,7 @@ class ImageLocality:
     def facts(self, ask: Ask, cluster: Cluster) -> Hashable:
         """How far an image has spread counts, so the number of nodes and of holders do."""
         versions = cluster.image_versions
-        return (cluster.node_count, tuple(versions.get(name, 0) for name in ask.row.images))
+        return (len(cluster.rows), *[versions.get(name, 0) for name in ask.pod.row.images])
 
     def score(self, ask: Ask, view: View) -> Ints | None:
         cluster = view.cluster

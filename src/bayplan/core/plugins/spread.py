@@ -24,7 +24,6 @@ from bayplan.core.state.view import View
 
 HOSTNAME = "kubernetes.io/hostname"
 TOO_SKEWED, NO_LABEL = 1, 2
-MANY = 1 << 60
 KEPT_KEYS = 64  # row keys per set of terms
 HELPED_BY = frozenset(
     {
@@ -53,15 +52,13 @@ class PodTopologySpread:
             of_kind(own, hard=True), kept_sums(ask, view.cluster, hard=True), strict=True
         ):
             column, domains = view.labels(spread.topology_key)
-            uncounted = sums.nodes == 0
-            uncounted[0] = True
-            domain_count = len(uncounted) - int(np.count_nonzero(uncounted))
+            counted = sums.counted()
             least = 0
-            if domain_count and domain_count >= spread.min_domains:
-                least = int(np.where(uncounted, MANY, sums.sums).min())
+            if len(counted) and len(counted) >= spread.min_domains:
+                least = int(sums.sums.take(counted).min())
             itself = spread.selector is not None and spread.selector.matches(ask.pod.labels)
-            skewed = padded(sums.sums, len(column.values)) + int(itself) - least > spread.max_skew
-            verdicts = skewed.astype(np.int8)
+            most = spread.max_skew + least - int(itself)
+            verdicts = (padded(sums.sums, len(column.values)) > most).view(np.int8)
             verdicts[0] = NO_LABEL
             found = verdicts.take(domains)
             codes = found if codes is None else np.where(codes == 0, found, codes)

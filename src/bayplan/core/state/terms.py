@@ -144,13 +144,21 @@ class EligibleSums:
         self.sums: Ints = np.zeros(64, dtype=np.int64)  # per value code
         self.nodes: Ints = np.zeros(64, dtype=np.int64)  # eligible nodes per value code
         self.position = -1  # in the static log
+        self._counted: NDArray[np.intp] | None = None
 
     def add(self, row: int, amount: int) -> None:
         if row < len(self.domain):
             self.sums[self.domain[row]] += amount
 
+    def counted(self) -> NDArray[np.intp]:
+        """The codes of domains with an eligible node."""
+        if self._counted is None:
+            self._counted = np.flatnonzero(self.nodes[1:]) + 1
+        return self._counted
+
     def rebuild(self, domain: NDArray[np.intp], width: int) -> None:
         self.domain = domain.copy()
+        self._counted = None
         self.nodes = np.bincount(domain, minlength=width).astype(np.int64)
         self.sums = np.zeros(len(self.nodes), dtype=np.int64)
         for row, amount in self.term.matched.by_row.items():
@@ -169,6 +177,7 @@ class EligibleSums:
         self.sums[code] += amount
         self.nodes[old] -= 1
         self.nodes[code] += 1
+        self._counted = None
         self.domain[row] = code
 
 

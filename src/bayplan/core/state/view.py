@@ -75,6 +75,8 @@ class View:
             mask = np.zeros(self.size, dtype=np.bool_)
             mask[found] = True
             return mask
+        if len(found) == 1:
+            return np.equal(self.rows, found[0])
         return np.isin(self.rows, found)
 
     def _take(self, array: NDArray[Any]) -> NDArray[Any]:
