@@ -1,0 +1,65 @@
+"""`bayplan run`: the standalone scheduler."""
+
+import logging
+import sys
+
+import click
+
+from bayplan.cli.shell import BadInput
+
+HELP = """Run the scheduler for the profiles of the configuration, until it is interrupted.
+
+Without --kubeconfig it uses the service account of its pod, else $KUBECONFIG, else ~/.kube/config.
+Without --config there are the profiles that `bayplan manifests deployment` shows.
+
+\b
+Examples:
+  bayplan run
+  bayplan run --config bayplan.yaml --check-config
+  bayplan run --kubeconfig admin.conf --dry-run
+"""
+
+
+@click.command(name="run", help=HELP)
+@click.option("--config", "config_file", metavar="FILE", help="A BayplanConfiguration.")
+@click.option("--kubeconfig", metavar="FILE", help="How to reach the cluster.")
+@click.option("--dry-run", is_flag=True, help="Decide for every pod, bind none, tell differences.")
+@click.option("--check-config", is_flag=True, help="Check the configuration and exit.")
+@click.option("--listen", metavar="[HOST]:PORT", help="For health and metrics.  [default: :10270]")
+@click.option("--api", metavar="[HOST]:PORT", help="For questions.  [default: 127.0.0.1:10271]")
+@click.option("-v", "--verbose", is_flag=True, help="Tell more.")
+def run(
+    config_file: str | None,
+    kubeconfig: str | None,
+    dry_run: bool,
+    check_config: bool,
+    listen: str | None,
+    api: str | None,
+    verbose: bool,
+) -> None:
+    from msgspec.structs import replace
+
+    from bayplan.core.engine.profile import ProfileError
+    from bayplan.kube.credentials import CredentialsError
+    from bayplan.kube.http import run as run_loop
+    from bayplan.kube.transport import ApiError
+    from bayplan.scheduler.config import ConfigError, Configuration, load, profiles_of
+    from bayplan.scheduler.service import Options, serve
+    from bayplan.web.server import BadAddress
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    try:
+        config = load(config_file) if config_file else Configuration()
+        names = [profile.name for profile in profiles_of(config)]
+        if check_config:
+            click.echo(f"{config_file or 'the default'} is valid: {', '.join(names)}")
+            return
+        given = {key: value for key, value in (("listen", listen), ("api", api)) if value}
+        options = Options(kubeconfig=kubeconfig, dry_run=dry_run)
+        run_loop(serve(replace(config, **given), options))
+    except (ConfigError, ProfileError, CredentialsError, BadAddress, ApiError) as error:
+        raise BadInput(str(error)) from None

@@ -1,0 +1,100 @@
+"""One bind, and what became of it.
+
+A bind that may or may not have been carried out (a time-out, a broken connection, a 500) is looked
+up before anything else is done: the pod itself says on which node it is.
+"""
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from bayplan.core.model.effects import Placement
+from bayplan.kube import wire
+from bayplan.kube.client import PODS, Client, Retry
+from bayplan.kube.clock import Backoff
+from bayplan.kube.transport import ApiError, Fenced, TransportError
+from bayplan.scheduler import requests
+from bayplan.scheduler.fence import Fence
+
+TRIES = 4
+_LOOK = Retry(tries=4)  # a GET harms nobody
+_decode_pod = Decoder(wire.Pod).decode
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    bound: bool
+    why: str = ""
+    is_ours: bool = False  # an error that people should hear of, not one that the watch explains
+
+
+BOUND = Outcome(True)
+
+
+class Binder:
+    """Sends Bindings behind the fence, with a time-out that the server knows too."""
+
+    def __init__(self, client: Client, fence: Fence, timeout_s: float) -> None:
+        self._client, self._fence = client, fence
+        self._timeout_s = timeout_s
+        self._params = {"timeout": f"{max(1, int(timeout_s))}s"}
+
+    async def bind(self, placement: Placement, annotations: dict[str, str]) -> Outcome:
+        wrong = requests.bad_annotation(annotations) if annotations else None
+        if wrong is not None:
+            return Outcome(False, wrong, is_ours=True)
+        pod = placement.pod
+        path = PODS.path(pod.namespace, pod.name, "binding")
+        body = requests.binding(pod, placement.node, annotations)
+        backoff = Backoff(self._client.clock, self._client.rng, first_s=0.1, most_s=2.0)
+        why = ""
+        for _ in range(TRIES):
+            asked_s: float | None = None
+            try:
+                await self._client.request(
+                    "POST",
+                    path,
+                    params=self._params,
+                    body=body,
+                    timeout_s=self._timeout_s,
+                    before_send=self._fence.check,
+                )
+                return BOUND
+            except Fenced as fenced:
+                return Outcome(False, str(fenced))
+            except ApiError as error:
+                why, asked_s = str(error), error.retry_after
+                if error.status == 404:
+                    return Outcome(False, why)
+                if error.status != 429 and error.status < 500 and error.status != 409:
+                    return Outcome(False, why, is_ours=True)
+                unknown = error.status != 429
+            except TransportError as error:
+                why, unknown = str(error), error.sent
+            if unknown:
+                outcome = await self._look(placement, why)
+                if outcome is not None:
+                    return outcome
+            await backoff.pause(asked_s)
+        return Outcome(False, why, is_ours=True)
+
+    async def _look(self, placement: Placement, why: str) -> Outcome | None:
+        """What the pod says; None when it is not bound and may be tried again."""
+        pod = placement.pod
+        try:
+            body = await self._client.request(
+                "GET", PODS.path(pod.namespace, pod.name), retry=_LOOK
+            )
+        except ApiError as error:
+            return Outcome(False, why if error.status != 404 else "the pod is gone")
+        except TransportError:
+            return Outcome(False, why)
+        seen = _decode_pod(body)
+        metadata, spec = seen.metadata or wire.Metadata(), seen.spec or wire.PodSpec()
+        if metadata.uid != pod.uid:
+            return Outcome(False, "the pod was made again")
+        if spec.node_name:
+            if spec.node_name == placement.node:
+                return BOUND
+            return Outcome(False, f"it was bound to {spec.node_name}")
+        if metadata.deletion_timestamp or spec.scheduling_gates:
+            return Outcome(False, why)
+        return None

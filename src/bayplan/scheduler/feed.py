@@ -1,0 +1,324 @@
+"""From watches to events: objects become values, and only what changed joins the inbox.
+
+Each kind has a sink that knows what it last said. An update that changes nothing that we read
+(a heartbeat, a condition, an annotation) ends here. What cannot be read is reported, never fatal:
+a bound pod that cannot be read closes its node, anything else is left out.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from bayplan.core.model import events as on
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import Pod
+from bayplan.kube import wire
+from bayplan.kube.client import NAMESPACES, NODES, PODS
+from bayplan.kube.read import Reader, Unreadable, decode
+from bayplan.kube.reflector import Watched
+from bayplan.scheduler.inbox import Inbox
+
+NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
+T = TypeVar("T")
+Report = Callable[[str], None]
+Adopt = Callable[[Pod], Pod]  # changes a pod on its way in
+
+
+class Condition(Struct, frozen=True, gc=False):
+    """What stands in a waiting pod's PodScheduled condition, and what a patch of it needs."""
+
+    generation: int
+    resource_version: str
+    reason: str
+    message: str
+    since: str  # lastTransitionTime, if the status is False
+
+
+class Unread(Struct, frozen=True, gc=False):
+    """An object that cannot be understood."""
+
+    uid: str
+    name: str
+    node: str
+    why: str
+
+
+class SeenPod(Struct, frozen=True, gc=False):
+    pod: Pod
+    condition: Condition | None  # of a pod that is not bound
+
+
+class _Bones(Struct, gc=False):
+    """The little that is asked of an object which cannot be read whole."""
+
+    metadata: Raw | None = None
+    spec: Raw | None = None
+
+
+class _Identity(Struct, gc=False):
+    uid: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class _Place(Struct, rename="camel", gc=False):
+    node_name: str = ""
+
+
+def unread(raw: Raw, error: Exception) -> Unread:
+    """Who it is and where it runs, as far as that can be found out."""
+    identity, place = _Identity(), _Place()
+    try:
+        bones = msgspec.json.decode(raw, type=_Bones)
+        identity = msgspec.json.decode(bones.metadata or b"{}", type=_Identity)
+        place = msgspec.json.decode(bones.spec or b"{}", type=_Place)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass  # it stays without a name, and is reported all the same
+    name = f"{identity.namespace}/{identity.name}" if identity.namespace else identity.name
+    return Unread(identity.uid, name, place.node_name, str(error))
+
+
+def scheduled_condition(seen: wire.Pod) -> Condition:
+    metadata = seen.metadata or wire.Metadata()
+    status = seen.status or wire.PodStatus()
+    found = next((c for c in status.conditions or () if c.type == "PodScheduled"), wire.Condition())
+    waits = found.status == "False"
+    return Condition(
+        generation=metadata.generation or 0,
+        resource_version=metadata.resource_version or "",
+        reason=(found.reason or "") if waits else "",
+        message=(found.message or "") if waits else "",
+        since=(found.last_transition_time or "") if waits else "",
+    )
+
+
+class _Sink(Generic[T]):
+    """The parts that all sinks share. `known` is by the key under which a thing can go."""
+
+    def __init__(self, inbox: Inbox, report: Report) -> None:
+        self.inbox, self.report = inbox, report
+        self.is_synced = False
+        self.unread = 0
+        self.unchanged = 0
+
+    def synced(self) -> None:
+        self.is_synced = True
+        self.inbox.wake()
+
+    def bad(self, line: bytes, error: Exception) -> None:
+        self.unread += 1
+        self.report(f"a watch brought something that cannot be read: {error}: {line[:120]!r}")
+
+
+class PodSink(_Sink[SeenPod | Unread]):
+    """Pods that have not ended."""
+
+    def __init__(
+        self, inbox: Inbox, report: Report, reader: Reader, adopt: Adopt | None = None
+    ) -> None:
+        super().__init__(inbox, report)
+        self.reader, self._adopt = reader, adopt
+        self.known: dict[str, Pod | Unread] = {}  # by uid
+        self.conditions: dict[str, Condition] = {}  # by uid: of pods that are not bound
+
+    def watched(self) -> Watched[SeenPod | Unread]:
+        return Watched(PODS.path(), self.decode, field_selector=NOT_TERMINAL)
+
+    def decode(self, raw: Raw) -> SeenPod | Unread:
+        try:
+            seen = decode(raw, wire.Pod, "pod")
+            pod = self.reader.seen_pod(seen)
+        except Unreadable as error:
+            return unread(raw, error)
+        if self._adopt is not None:
+            pod = self._adopt(pod)
+        return SeenPod(pod, None if pod.node else scheduled_condition(seen))
+
+    def replace(self, items: list[SeenPod | Unread], resource_version: str) -> None:
+        here = {uid_of(item) for item in items}
+        for uid in [uid for uid in self.known if uid not in here]:
+            self._gone(uid)
+        for item in items:
+            self.put(item)
+
+    def put(self, item: SeenPod | Unread) -> None:
+        if isinstance(item, Unread):
+            self._unread(item)
+            return
+        pod = item.pod
+        if item.condition is not None:
+            self.conditions[pod.uid] = item.condition
+        else:
+            self.conditions.pop(pod.uid, None)
+        if self.known.get(pod.uid) == pod:
+            self.unchanged += 1
+            return
+        self.known[pod.uid] = pod
+        self.inbox.add(on.PodSeen(pod))
+
+    def drop(self, item: SeenPod | Unread) -> None:
+        self._gone(uid_of(item))
+
+    def _gone(self, uid: str) -> None:
+        self.conditions.pop(uid, None)
+        if self.known.pop(uid, None) is not None:
+            self.inbox.add(on.PodGone(uid))
+
+    def _unread(self, item: Unread) -> None:
+        if self.known.get(item.uid) == item:
+            return
+        self.unread += 1
+        where = f", so nothing more is placed on node {item.node}" if item.node else ""
+        self.report(f"a pod cannot be read{where}: {item.why}")
+        self.conditions.pop(item.uid, None)
+        self.known[item.uid] = item
+        self.inbox.add(on.PodUnreadable(item.uid, item.node))
+
+
+def uid_of(item: SeenPod | Unread) -> str:
+    return item.uid if isinstance(item, Unread) else item.pod.uid
+
+
+class NamedSink(_Sink[T | Unread]):
+    """Things that are known by name: `seen` and `gone` make their events."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        report: Report,
+        kind: "Kind[T]",
+    ) -> None:
+        super().__init__(inbox, report)
+        self.kind = kind
+        self.known: dict[str, T] = {}
+
+    def watched(self) -> Watched[T | Unread]:
+        return Watched(self.kind.path, self.decode)
+
+    def decode(self, raw: Raw) -> T | Unread:
+        try:
+            return self.kind.read(raw)
+        except Unreadable as error:
+            return unread(raw, error)
+
+    def replace(self, items: list[T | Unread], resource_version: str) -> None:
+        here = {self._name(item) for item in items}
+        for name in [name for name in self.known if name not in here]:
+            self._gone(name)
+        for item in items:
+            self.put(item)
+
+    def put(self, item: T | Unread) -> None:
+        if isinstance(item, Unread):
+            self.unread += 1
+            self.report(f"a {self.kind.what} cannot be read and is left out: {item.why}")
+            self._gone(item.name)
+            return
+        name = self.kind.name(item)
+        if self.known.get(name) == item:
+            self.unchanged += 1
+            return
+        self.known[name] = item
+        self.inbox.add(self.kind.seen(item))
+
+    def drop(self, item: T | Unread) -> None:
+        self._gone(self._name(item))
+
+    def _gone(self, name: str) -> None:
+        item = self.known.pop(name, None)
+        if item is not None:
+            self.inbox.add(self.kind.gone(item))
+
+    def _name(self, item: T | Unread) -> str:
+        return item.name if isinstance(item, Unread) else self.kind.name(item)
+
+
+class Kind(Struct, Generic[T], frozen=True):
+    """How one kind of object becomes events."""
+
+    what: str
+    path: str
+    read: Callable[[Raw], T]
+    name: Callable[[T], str]
+    seen: Callable[[T], on.Event]
+    gone: Callable[[T], on.Event]
+    optional: bool = False  # a server, or a role, may not have it
+
+
+def node_kind(reader: Reader) -> Kind[Node]:
+    return Kind(
+        what="node",
+        path=NODES.path(),
+        read=reader.node,
+        name=lambda node: node.name,
+        seen=on.NodeSeen,
+        gone=lambda node: on.NodeGone(node.name),
+    )
+
+
+def namespace_kind(reader: Reader) -> Kind[tuple[str, dict[str, str]]]:
+    return Kind(
+        what="namespace",
+        path=NAMESPACES.path(),
+        read=reader.namespace,
+        name=lambda space: space[0],
+        seen=lambda space: on.NamespaceSeen(*space),
+        gone=lambda space: on.NamespaceGone(space[0]),
+    )
+
+
+def kinds(reader: Reader) -> list[Kind[Any]]:
+    """Everything but pods that the engine hears of."""
+    return [node_kind(reader), namespace_kind(reader)]
+
+
+class FailedPod(Struct, frozen=True, gc=False):
+    """A pod that ended in failure, and what its status says of it."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+Failures = Callable[[FailedPod], None]
+
+
+class FailedSink:
+    """Pods in phase Failed: a kubelet that refuses a pod says so there and nowhere else.
+
+    They leave the first watch as DELETED with their old content, so they need a second. What had
+    failed before we started is no news, and nothing of them is kept.
+    """
+
+    def __init__(self, reader: Reader, on_failed: Failures) -> None:
+        self._reader, self._on_failed = reader, on_failed
+
+    def watched(self) -> Watched[FailedPod | None]:
+        return Watched(PODS.path(), self.decode, field_selector="status.phase=Failed")
+
+    def decode(self, raw: Raw) -> FailedPod | None:
+        try:
+            seen = decode(raw, wire.Pod, "pod")
+            pod = self._reader.seen_pod(seen)
+        except Unreadable:
+            return None  # the first watch has told of it
+        status = seen.status or wire.PodStatus()
+        return FailedPod(pod, status.reason or "", status.message or "")
+
+    def replace(self, items: list[FailedPod | None], resource_version: str) -> None:
+        """What had failed before is no news."""
+
+    def put(self, item: FailedPod | None) -> None:
+        if item is not None:
+            self._on_failed(item)
+
+    def drop(self, item: FailedPod | None) -> None:
+        """It was deleted."""
+
+    def synced(self) -> None:
+        """Nobody waits for it."""
+
+    def bad(self, line: bytes, error: Exception) -> None:
+        """The first watch has told of it."""

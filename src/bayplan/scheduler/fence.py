@@ -1,0 +1,28 @@
+"""The fence: nothing is written once our right to write may have passed to another replica."""
+
+import math
+from collections.abc import Callable
+
+from bayplan.kube.clock import Clock
+from bayplan.kube.transport import Fenced
+
+
+class Fence:
+    """Open while the monotonic clock has not reached the deadline.
+
+    Without leader election it never does. With it, the deadline is the lease's, which a thread of
+    its own moves; that is one number, written whole, so no lock is needed.
+    """
+
+    def __init__(self, clock: Clock, deadline: Callable[[], float] = lambda: math.inf) -> None:
+        self._clock = clock
+        self.deadline = deadline
+
+    @property
+    def is_open(self) -> bool:
+        return self._clock.time() < self.deadline()
+
+    def check(self) -> None:
+        """Called with a connection in hand, right before the bytes are written."""
+        if not self.is_open:
+            raise Fenced("the lease was not renewed in time")

@@ -1,0 +1,132 @@
+"""A thread of its own for what must not wait behind decisions: the lease, health and metrics.
+
+It has its own event loop and its own connections. It stops renewing when the main loop has not
+ticked for a while: a replica that hangs must not keep the others from working.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from bayplan.kube.clock import Clock
+from bayplan.kube.http import run
+from bayplan.kube.lease import NEVER, Lease
+from bayplan.web.server import Answer, serving, text
+
+log = logging.getLogger("bayplan")
+
+HUNG_AFTER_S = 5.0
+
+
+class Watched(Protocol):
+    """What the thread sees of the main loop; plain reads, from another thread."""
+
+    ticked_at: float
+    is_ready: bool
+
+
+class Sidecar:
+    """`lease` makes the lease on the thread's own event loop; None: without leader election."""
+
+    def __init__(
+        self,
+        main: Watched,
+        clock: Clock,
+        listen: str,
+        metrics: Callable[[], bytes],
+        lease: Callable[[], Awaitable[Lease]] | None,
+        on_lead: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._main, self._clock, self._listen, self._metrics = main, clock, listen, metrics
+        self._make_lease, self._on_lead, self._on_lost = lease, on_lead, on_lost
+        self._lease: Lease | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease and health", daemon=True)
+        self.port = 0
+
+    def deadline(self) -> float:
+        """Until when we may write."""
+        return NEVER if self._lease is None else self._lease.deadline
+
+    @property
+    def leads(self) -> bool:
+        return self._clock.time() < self.deadline()
+
+    def start(self) -> None:
+        """Returns when it serves, or raises what kept it from serving."""
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Gives up the lease, so that a standby need not wait for it to run out."""
+        if self._loop is not None and self._stopped is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        try:
+            run(self._serve())
+        except BaseException as error:
+            self._failure = error
+            log.error("the thread for lease and health ended: %s", error)
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        routes = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._expose}
+        async with serving(self._listen, routes) as self.port:
+            self._started.set()
+            if self._make_lease is None:
+                await self._stopped.wait()
+                return
+            self._lease = await self._make_lease()
+            election = asyncio.create_task(self._elect(self._lease))
+            await self._stopped.wait()
+            election.cancel()
+            await asyncio.gather(election, return_exceptions=True)
+            await self._lease.release()
+
+    async def _elect(self, lease: Lease) -> None:
+        while True:
+            await self._until_alive()
+            await lease.acquire()
+            log.info("holding the lease")
+            self._on_lead()
+            keeping = asyncio.create_task(lease.keep())
+            try:
+                while not keeping.done():
+                    if not self._is_alive():
+                        log.error("the main loop hangs: the lease is not renewed any more")
+                        break
+                    await asyncio.wait([keeping], timeout=1.0)
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+            log.warning("the lease is lost")
+            self._on_lost()
+
+    async def _until_alive(self) -> None:
+        """A replica that is not synced, or hangs, does not ask for the lease."""
+        while not (self._main.is_ready and self._is_alive()):
+            await self._clock.sleep(0.2)
+
+    def _is_alive(self) -> bool:
+        return self._clock.time() - self._main.ticked_at < HUNG_AFTER_S
+
+    async def _livez(self) -> Answer:
+        return text("ok") if self._is_alive() else text("the main loop hangs", 500)
+
+    async def _readyz(self) -> Answer:
+        return text("ok") if self._main.is_ready else text("not synced yet", 503)
+
+    async def _expose(self) -> Answer:
+        return Answer(self._metrics(), content_type="text/plain; version=0.0.4; charset=utf-8")

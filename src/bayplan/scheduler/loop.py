@@ -1,0 +1,184 @@
+"""The running scheduler: one thread that hears, decides and never waits for the API.
+
+    watches ─▶ inbox ─▶ engine ─▶ effects ─▶ writer
+                 ▲                              │
+                 └────────── outcomes ──────────┘
+
+A replica that does not lead hears everything and decides nothing, so that it can take over at once.
+"""
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from typing import Protocol
+
+from bayplan.core.engine.engine import Engine
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.kube.clock import Clock
+from bayplan.scheduler.fence import Fence
+from bayplan.scheduler.inbox import Inbox
+from bayplan.scheduler.watches import Watches
+
+log = logging.getLogger("bayplan")
+
+EVENTS_PER_ROUND = 1024
+TRIES_PER_ROUND = 64  # pods; some milliseconds, so that binds are sent meanwhile
+LONGEST_WAIT_S = 1.0  # the loop shows that it is alive
+GC_THRESHOLDS = (100_000, 20, 100)
+
+
+class Recorder(Protocol):
+    """Hears every event with what the engine made of it."""
+
+    def step(self, event: on.Event, now: float, effects: list[do.Effect]) -> None: ...
+    def flush(self) -> None: ...
+
+
+class Output(Protocol):
+    """Carries effects out, and answers a Bind through the inbox."""
+
+    done: Counter[str]
+    failed: Counter[str]
+    dropped: Counter[str]  # not written when we stopped
+
+    @property
+    def queued(self) -> dict[str, int]: ...
+
+    def bind(self, effect: do.Bind) -> None: ...
+    def refuse(self, effect: do.Refuse) -> None: ...
+    def park(self, effect: do.Park) -> None: ...
+    def forget(self, uid: str) -> None: ...
+    def abandon(self, why: str) -> None: ...
+    def tick(self, now: float) -> None: ...
+    def next_time(self) -> float | None: ...
+    async def run(self) -> None: ...
+    async def close(self, binds_s: float, rest_s: float) -> None: ...
+
+
+class Loop:
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: Inbox,
+        watches: Watches,
+        writer: Output,
+        fence: Fence,
+        clock: Clock,
+        recorders: list[Recorder],
+        *,
+        leads: bool,
+    ) -> None:
+        self.engine, self.inbox, self.watches, self.writer = engine, inbox, watches, writer
+        self._fence, self._clock = fence, clock
+        self._recorders = recorders
+        self._leads = leads
+        self._must_read = False  # the pods, once, before the first decision as a new leader
+        self._stopping = False
+        self.ticked_at = self._clock.time()
+        self.is_ready = False
+
+    # ---- from outside; on the loop's own thread
+
+    def lead(self) -> None:
+        """This replica holds the lease."""
+        self._must_read = True
+        self.inbox.wake()
+
+    def step_down(self) -> None:
+        """The lease is lost: nothing is decided any more, and binds not sent are forgotten."""
+        self._leads = self._must_read = False
+        self.writer.abandon("the lease was lost")
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.inbox.wake()
+
+    # ---- the loop
+
+    async def run(self) -> None:
+        """Until `stop`."""
+        await self._sync()
+        while not self._stopping:
+            self._hear()
+            if self._must_read:
+                await self._read_pods()
+                continue
+            busy = self._decide() if self._leads and self._fence.is_open else False
+            for recorder in self._recorders:
+                recorder.flush()
+            self.ticked_at = self._clock.time()
+            if busy or self.inbox:
+                await asyncio.sleep(0)  # the writer's turn
+            else:
+                await self.inbox.wait(self._pause())
+
+    async def _sync(self) -> None:
+        while not self.watches.synced and not self._stopping:
+            self._hear()
+            self.ticked_at = self._clock.time()
+            await self.inbox.wait(LONGEST_WAIT_S)
+        while self.inbox and not self._stopping:
+            self._hear()
+            self.ticked_at = self._clock.time()
+            await asyncio.sleep(0)
+        gc.collect()
+        gc.freeze()  # what was listed stays: the collector need not walk it again and again
+        gc.set_threshold(*GC_THRESHOLDS)
+        self.is_ready = True
+        cluster = self.engine.cluster
+        log.info("ready: %d nodes, %d pods", cluster.node_count, len(self.watches.pods.known))
+
+    async def _read_pods(self) -> None:
+        """A new leader reads the pods once, as they are now: no watch may be behind the last
+        bind of the leader before."""
+        await self.watches.read_pods()
+        while self.inbox:
+            self._hear()
+        if self._must_read:  # still the leader
+            self._must_read, self._leads = False, True
+            log.info("leading")
+
+    def _hear(self) -> None:
+        now = self._clock.time()
+        for event in self.inbox.take(EVENTS_PER_ROUND):
+            self._step(event, now)
+            if isinstance(event, on.PodGone):
+                self.writer.forget(event.uid)
+
+    def _decide(self) -> bool:
+        """One round; whether there may be more to decide right away."""
+        now = self._clock.time()
+        self.writer.tick(now)
+        return self._step(on.Tick(TRIES_PER_ROUND), now) > 0
+
+    def _step(self, event: on.Event, now: float) -> int:
+        effects = self.engine.handle(event, now)
+        for recorder in self._recorders:
+            recorder.step(event, now, effects)
+        for effect in effects:
+            self._carry_out(effect)
+        return len(effects)
+
+    def _carry_out(self, effect: do.Effect) -> None:
+        match effect:
+            case do.Bind():
+                self.writer.bind(effect)
+            case do.Refuse():
+                self.writer.refuse(effect)
+            case do.Park(pod, error):
+                log.error("pod %s: a plugin failed with %s\n%s", pod.key, error, effect.story)
+                self.writer.park(effect)
+            case do.Report(text):
+                log.warning("%s", text)
+
+    def _pause(self) -> float:
+        """How long nothing can happen by itself."""
+        full = len(self.engine.assumed) >= self.engine.max_in_flight
+        if full or not self._leads or not self._fence.is_open:
+            return LONGEST_WAIT_S
+        now = self._clock.time()
+        times = (self.engine.next_time(now), self.writer.next_time())
+        soonest = min((at for at in times if at is not None), default=now + LONGEST_WAIT_S)
+        return min(max(soonest - now, 0.0), LONGEST_WAIT_S)

@@ -1,0 +1,131 @@
+"""The bodies of what we write: a Binding, a PodScheduled condition, an Event.
+
+Values in, bytes out; nothing here sends anything.
+"""
+
+import re
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from bayplan.core.model.pods import Pod
+from bayplan.scheduler.feed import Condition
+
+SCHEDULED, FAILED = "Scheduled", "FailedScheduling"
+_KINDS = {SCHEDULED: ("Normal", "Binding")}  # the type and action of an event's reason
+_LONGEST_NOTE = 1024  # bytes; the API server's limit
+_MOST_ANNOTATION_BYTES = 256 << 10
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+encode = msgspec.json.Encoder().encode
+
+
+class _Object(Struct, rename="camel"):
+    pass
+
+
+class _Metadata(_Object):
+    name: str
+    namespace: str
+    uid: str | UnsetType = UNSET
+    annotations: dict[str, str] | UnsetType = UNSET
+
+
+class _Target(_Object):
+    name: str
+    kind: str = "Node"
+    api_version: str = "v1"
+
+
+class _Binding(_Object):
+    metadata: _Metadata
+    target: _Target
+    kind: str = "Binding"
+    api_version: str = "v1"
+
+
+class _Regarding(_Object):
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str | UnsetType = UNSET
+    kind: str = "Pod"
+    api_version: str = "v1"
+
+
+class _Event(_Object):
+    metadata: _Metadata
+    event_time: str
+    reporting_controller: str
+    reporting_instance: str
+    action: str
+    reason: str
+    type: str
+    regarding: _Regarding
+    note: str
+    kind: str = "Event"
+    api_version: str = "events.k8s.io/v1"
+
+
+def binding(pod: Pod, node: str, annotations: dict[str, str] | None = None) -> bytes:
+    """The uid guards against a pod that was made again under the same name."""
+    noted: dict[str, str] | UnsetType = annotations or UNSET
+    return encode(_Binding(_Metadata(pod.name, pod.namespace, pod.uid, noted), _Target(node)))
+
+
+def bad_annotation(annotations: dict[str, str]) -> str | None:
+    """Why the pod's later updates would be refused: the API server does not check a Binding's."""
+    for key in annotations:
+        prefix, slash, name = key.rpartition("/")
+        if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
+            return f"the annotation key {key!r} is not valid"
+        if len(prefix) > 253:
+            return f"the annotation key {key!r} is too long"
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    if size > _MOST_ANNOTATION_BYTES:
+        return f"the annotations are {size} bytes together, more than {_MOST_ANNOTATION_BYTES}"
+    return None
+
+
+def condition(uid: str, reason: str, text: str, before: Condition, wall: float) -> bytes:
+    """A patch of PodScheduled. The transition's time stays while the status does."""
+    now = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    fields: dict[str, object] = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": text,
+        "lastProbeTime": None,
+        "lastTransitionTime": before.since or now,
+    }
+    if before.generation:
+        fields["observedGeneration"] = before.generation
+    return encode({"metadata": {"uid": uid}, "status": {"conditions": [fields]}})
+
+
+def event(pod: Pod, reason: str, text: str, version: str, instance: str, wall: float) -> bytes:
+    kind, action = _KINDS.get(reason, ("Warning", "Scheduling"))
+    at = datetime.fromtimestamp(wall, UTC)
+    return encode(
+        _Event(
+            metadata=_Metadata(f"{pod.name}.{int(wall * 1e9):x}", pod.namespace),
+            event_time=at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            reporting_controller=pod.scheduler,
+            reporting_instance=f"{pod.scheduler}-{instance}"[:128],
+            action=action,
+            reason=reason,
+            type=kind,
+            regarding=_Regarding(pod.namespace, pod.name, pod.uid, version or UNSET),
+            note=shortened(text),
+        )
+    )
+
+
+def shortened(text: str) -> str:
+    """At most as long as a note may be; cut as kube-scheduler cuts it."""
+    raw = text.encode()
+    if len(raw) <= _LONGEST_NOTE:
+        return text
+    return raw[: _LONGEST_NOTE - 4].decode(errors="ignore") + " ..."

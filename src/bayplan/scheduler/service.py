@@ -1,0 +1,179 @@
+"""`bayplan run`, put together: credentials, watches, engine, writer, lease, health.
+
+Every part is made here and handed what it needs; nothing else knows them all.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from msgspec import Struct
+
+from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.picking import Picking
+from bayplan.kube.client import Client
+from bayplan.kube.clock import Clock, RealClock
+from bayplan.kube.credentials import Credentials, Source, find_source
+from bayplan.kube.http import HttpTransport
+from bayplan.kube.lease import Lease, LeaseConfig
+from bayplan.scheduler.config import Configuration, profiles_of
+from bayplan.scheduler.fence import Fence
+from bayplan.scheduler.inbox import Inbox
+from bayplan.scheduler.leader import Sidecar
+from bayplan.scheduler.loop import Loop, Output, Recorder
+from bayplan.scheduler.metrics import Metrics
+from bayplan.scheduler.refusals import Refusals
+from bayplan.scheduler.shadow import Shadow
+from bayplan.scheduler.watches import Watches
+from bayplan.scheduler.writer import Writer
+
+log = logging.getLogger("bayplan")
+
+FINISH_BINDS_S = 10.0
+FINISH_WORDS_S = 5.0
+
+
+class Options(Struct, frozen=True):
+    """What the command line adds to the configuration."""
+
+    kubeconfig: str | None = None
+    dry_run: bool = False
+
+
+async def serve(config: Configuration, options: Options) -> None:
+    """Until SIGTERM or SIGINT."""
+    clock = RealClock()
+    source = find_source(options.kubeconfig or config.client_connection.kubeconfig)
+    async with AsyncExitStack() as stack:
+        client = await connect(source, clock, config, stack)
+        service = Service(config, options, client)
+        sidecar = service.sidecar(source, config)
+        sidecar.start()
+        stack.callback(sidecar.stop)
+        await service.run()
+
+
+async def connect(
+    source: Source, clock: Clock, config: Configuration, stack: AsyncExitStack
+) -> Client:
+    """A client whose credentials were read, so that what is wrong with them is known at once."""
+    credentials = Credentials(source, clock)
+    access = await credentials.access()
+    log.info("the API server is %s (%s)", access.server, source)
+    transport = HttpTransport(credentials, clock, config.client_connection.connections)
+    stack.push_async_callback(transport.close)
+    return Client(transport, clock, random.Random())
+
+
+class Service:
+    def __init__(self, config: Configuration, options: Options, client: Client) -> None:
+        clock = client.clock
+        self._elects = config.leader_election.leader_elect and not options.dry_run
+        self.engine = Engine(
+            profiles_of(config),
+            picking=Picking(clock.time),
+            max_in_flight=config.max_in_flight,
+        )
+        self.inbox = Inbox(clock)
+        self.fence = Fence(clock)
+        shadow = Shadow(self.engine, self.inbox) if options.dry_run else None
+        self.refusals = Refusals(self.engine, self.inbox)
+        self.watches = Watches(
+            client,
+            self.inbox,
+            lambda words: log.warning("%s", words),
+            self.refusals.on_failed,
+            shadow.adopt if shadow else None,
+        )
+        election = config.leader_election
+        self.writer: Output = shadow or Writer(
+            client,
+            self.inbox,
+            self.fence,
+            self.watches.pods.conditions.get,
+            workers=config.bind_workers,
+            bind_timeout_s=election.lease_duration - election.renew_deadline,
+        )
+        self.metrics = Metrics(self.engine, self.watches, self.writer)
+        recorders: list[Recorder] = [self.metrics, *([shadow] if shadow else [])]
+        self.loop = Loop(
+            self.engine,
+            self.inbox,
+            self.watches,
+            self.writer,
+            self.fence,
+            clock,
+            recorders,
+            leads=not self._elects,
+        )
+
+    def sidecar(self, source: Source, config: Configuration) -> Sidecar:
+        main = asyncio.get_running_loop()
+        election = config.leader_election
+
+        async def lease() -> Lease:
+            clock = RealClock()
+            transport = HttpTransport(Credentials(source, clock), clock, connections=2)
+            client = Client(transport, clock, random.Random())
+            identity = f"{socket.gethostname()}_{os.getpid()}_{random.randbytes(4).hex()}"
+            return Lease(
+                client,
+                LeaseConfig(
+                    namespace=election.resource_namespace,
+                    name=election.resource_name,
+                    identity=identity,
+                    lease_s=round(election.lease_duration),
+                    renew_deadline_s=election.renew_deadline,
+                    retry_s=election.retry_period,
+                ),
+                lambda error: log.warning("the lease: %s", error),
+            )
+
+        sidecar = Sidecar(
+            self.loop,
+            RealClock(),
+            config.listen,
+            self.metrics.expose,
+            lease if self._elects else None,
+            on_lead=lambda: _soon(main, self.loop.lead),
+            on_lost=lambda: _soon(main, self.loop.step_down),
+        )
+        if self._elects:
+            self.fence.deadline = sidecar.deadline
+        return sidecar
+
+    async def run(self) -> None:
+        """Until a signal; then every bind is finished or forgotten."""
+        running = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            running.add_signal_handler(number, self.loop.stop)
+        tasks = [
+            asyncio.create_task(self.watches.run(), name="watches"),
+            asyncio.create_task(self.writer.run(), name="writer"),
+        ]
+        deciding = asyncio.create_task(self.loop.run(), name="loop")
+        try:
+            await asyncio.wait([deciding, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            if deciding.done():
+                await deciding
+        finally:
+            deciding.cancel()
+            await self.writer.close(FINISH_BINDS_S, FINISH_WORDS_S)
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    raise ended
+        dropped = {kind: count for kind, count in self.writer.dropped.items() if count}
+        log.info("stopped%s", f"; not written: {dropped}" if dropped else "")
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Calls on another thread's event loop, if that still runs."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call)

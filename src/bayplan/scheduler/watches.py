@@ -1,0 +1,88 @@
+"""The watches that feed the inbox, and when what they bring is complete."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.kube.client import Client
+from bayplan.kube.read import Reader
+from bayplan.kube.reflector import Reflector
+from bayplan.kube.transport import ApiError
+from bayplan.scheduler.feed import (
+    Adopt,
+    FailedSink,
+    Failures,
+    NamedSink,
+    PodSink,
+    Report,
+    kinds,
+)
+from bayplan.scheduler.inbox import Inbox
+
+_NOT_THERE = (403, 404)  # a role without the kind, a server without the kind
+
+
+class Watches:
+    """One reflector per kind. An optional kind that we may not read counts as empty."""
+
+    def __init__(
+        self,
+        client: Client,
+        inbox: Inbox,
+        report: Report,
+        on_failed: Failures,
+        adopt: Adopt | None = None,
+    ) -> None:
+        self._client, self._report, self._inbox = client, report, inbox
+        reader = Reader()
+        self.pods = PodSink(inbox, report, reader, adopt)
+        self.named: dict[str, NamedSink[Any]] = {
+            kind.what: NamedSink(inbox, report, kind) for kind in kinds(reader)
+        }
+        self.missing: dict[str, str] = {}  # by kind: why we go without
+        self._troubles: dict[str, str] = {}  # by kind: the last trouble, so that it is told once
+        self.reflectors: dict[str, Reflector[Any]] = {
+            "pod": Reflector(client, self.pods.watched(), self.pods, self._trouble("pod", False))
+        }
+        for what, sink in self.named.items():
+            trouble = self._trouble(what, sink.kind.optional)
+            self.reflectors[what] = Reflector(client, sink.watched(), sink, trouble)
+        failed = FailedSink(reader, on_failed)
+        trouble = self._trouble("failed pod", True)
+        self.reflectors["failed pod"] = Reflector(client, failed.watched(), failed, trouble)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self.reflectors.values():
+                group.create_task(reflector.run())
+
+    async def read_pods(self) -> None:
+        """The pods as they are now, whatever the watch has brought so far."""
+        await Reflector(self._client, self.pods.watched(), self.pods).read()
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything that there was at the start is in the inbox or further."""
+        return self.pods.is_synced and all(
+            sink.is_synced or what in self.missing for what, sink in self.named.items()
+        )
+
+    def unsynced(self) -> list[str]:
+        waiting = [] if self.pods.is_synced else ["pod"]
+        named = self.named.items()
+        return waiting + [w for w, s in named if not s.is_synced and w not in self.missing]
+
+    def _trouble(self, what: str, optional: bool) -> Callable[[Exception], None]:
+        def tell(error: Exception) -> None:
+            why = str(error)
+            if optional and isinstance(error, ApiError) and error.status in _NOT_THERE:
+                if what not in self.missing:
+                    self.missing[what] = why
+                    self._report(f"going without {what}s: {why}")
+                    self._inbox.wake()
+            elif self._troubles.get(what) != why:
+                self._troubles[what] = why
+                self._report(f"the watch of {what}s: {why}")
+
+        return tell

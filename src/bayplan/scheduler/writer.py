@@ -1,0 +1,253 @@
+"""What leaves the scheduler: binds first, then conditions, then events.
+
+A fixed set of workers takes whatever is most urgent. A bind's outcome goes back to the inbox as an
+event. A pod has one slot for its condition and one per reason for its events: what is newer takes
+the place of what was not written yet, so a slow API server makes us say less, not later and later.
+"""
+
+import asyncio
+import socket
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from bayplan.core.model import events as on
+from bayplan.core.model.effects import Bind, Park, Placement, Refuse
+from bayplan.core.model.pods import Pod
+from bayplan.kube.client import EVENTS, PODS, Client, Retry
+from bayplan.kube.transport import STRATEGIC_PATCH, ApiError, Fenced, TransportError
+from bayplan.scheduler import requests
+from bayplan.scheduler.binding import Binder, Outcome
+from bayplan.scheduler.feed import Condition
+from bayplan.scheduler.fence import Fence
+from bayplan.scheduler.inbox import Inbox
+
+WORKERS = 64
+CONDITION_EVERY_S = 30.0  # per pod; the first is written at once
+_AGAIN = Retry(tries=3, post=True)  # an event has a name of its own, so a second is no second
+UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
+Prepare = Callable[[Placement], Awaitable[None]]  # what a pod needs before it is bound
+
+
+class Said(Struct, frozen=True, gc=False):
+    """Something to write about a pod."""
+
+    pod: Pod
+    reason: str
+    text: str
+    version: str = ""  # the pod's resourceVersion, for an event
+
+
+class Writer:
+    """`condition_of` tells what the API holds now; None for a pod that is bound or gone."""
+
+    def __init__(
+        self,
+        client: Client,
+        inbox: Inbox,
+        fence: Fence,
+        condition_of: Callable[[str], Condition | None],
+        *,
+        workers: int = WORKERS,
+        bind_timeout_s: float = 5.0,
+        prepare: Prepare | None = None,
+    ) -> None:
+        self._client, self._clock, self._inbox, self._fence = client, client.clock, inbox, fence
+        self._condition_of, self._prepare = condition_of, prepare
+        self._binder = Binder(client, fence, bind_timeout_s)
+        self._instance = socket.gethostname()
+        self._workers = workers
+        self._accepting = True
+        self._binds: deque[Bind] = deque()
+        self._conditions: dict[str, Said] = {}  # by uid
+        self._later: dict[str, Said] = {}  # by uid: too soon after the one before
+        self._due: list[tuple[float, str]] = []  # heap: when, uid of `_later`
+        self._told_at: dict[str, float] = {}  # by uid: when a condition was last written
+        self._events: dict[tuple[str, str], Said] = {}  # by uid and reason
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self.busy: Counter[str] = Counter()  # requests on their way, by kind
+        self.done: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()  # not written when we stopped
+
+    # ---- what to write
+
+    def bind(self, effect: Bind) -> None:
+        if not self._accepting:
+            self._answer(effect, Outcome(False, "the scheduler is stopping"))
+            return
+        self._binds.append(effect)
+        self._call()
+
+    def refuse(self, effect: Refuse) -> None:
+        self._tell(Said(effect.pod, UNSCHEDULABLE, effect.refusal.message))
+
+    def park(self, effect: Park) -> None:
+        self._tell(Said(effect.pod, SCHEDULER_ERROR, effect.story.strip().splitlines()[-1]))
+
+    def note(self, pod: Pod, reason: str, text: str, version: str = "") -> None:
+        """An event about the pod."""
+        self._events[pod.uid, reason] = Said(pod, reason, text, version)
+        self._call()
+
+    def forget(self, uid: str) -> None:
+        """The pod is bound or gone: nothing more is said of its waiting."""
+        self._conditions.pop(uid, None)
+        self._later.pop(uid, None)
+        self._told_at.pop(uid, None)
+        self._events.pop((uid, requests.FAILED), None)
+
+    def _tell(self, said: Said) -> None:
+        uid = said.pod.uid
+        last = self._told_at.get(uid)
+        if last is None or self._clock.time() - last >= CONDITION_EVERY_S:
+            self._later.pop(uid, None)
+            self._conditions[uid] = said
+            self._call()
+            return
+        if uid not in self._later:
+            heappush(self._due, (last + CONDITION_EVERY_S, uid))
+        self._later[uid] = said
+
+    def tick(self, now: float) -> None:
+        """Conditions whose pause is over get their turn."""
+        while self._due and self._due[0][0] <= now:
+            _, uid = heappop(self._due)
+            said = self._later.pop(uid, None)
+            if said is not None:
+                self._conditions[uid] = said
+                self._call()
+
+    def next_time(self) -> float | None:
+        return self._due[0][0] if self._due else None
+
+    @property
+    def queued(self) -> dict[str, int]:
+        return {
+            "bind": len(self._binds),
+            "condition": len(self._conditions) + len(self._later),
+            "event": len(self._events),
+        }
+
+    # ---- stopping
+
+    async def close(self, binds_s: float, rest_s: float) -> None:
+        """Finishes or forgets every bind, then says what there is time to say."""
+        self._accepting = False
+        await self._until(lambda: not self._binds and not self.busy["bind"], binds_s)
+        self.abandon("the scheduler is stopping")
+        self._conditions.update(self._later)
+        self._later.clear()
+        for _ in self._conditions:
+            self._call()
+        await self._until(
+            lambda: not self._conditions and not self._events and not any(self.busy.values()),
+            rest_s,
+        )
+        self.dropped["condition"] += len(self._conditions)
+        self.dropped["event"] += len(self._events)
+
+    def abandon(self, why: str) -> None:
+        """Binds that were not sent are forgotten."""
+        while self._binds:
+            self._answer(self._binds.popleft(), Outcome(False, why))
+
+    async def _until(self, is_done: Callable[[], bool], seconds: float) -> None:
+        deadline = self._clock.time() + seconds
+        while not is_done() and self._clock.time() < deadline:
+            await self._clock.sleep(0.02)
+
+    # ---- the workers
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._workers):
+                group.create_task(self._work())
+
+    def _call(self) -> None:
+        """There is one more thing to do: wakes a worker that has nothing."""
+        while self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    async def _work(self) -> None:
+        while True:
+            if self._binds:
+                await self._bind(self._binds.popleft())
+            elif self._conditions:
+                await self._write_condition(self._conditions.pop(next(iter(self._conditions))))
+            elif self._events:
+                await self._write_event(self._events.pop(next(iter(self._events))))
+            else:
+                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(future)
+                await future
+
+    async def _bind(self, effect: Bind) -> None:
+        self.busy["bind"] += 1
+        try:
+            if self._prepare is not None:
+                await self._prepare(effect.placement)
+            outcome = await self._binder.bind(effect.placement, {})
+        except Exception as error:  # whatever it is, the pod must not be lost
+            outcome = Outcome(False, str(error) or type(error).__name__, is_ours=True)
+        finally:
+            self.busy["bind"] -= 1
+        self._answer(effect, outcome)
+
+    def _answer(self, effect: Bind, outcome: Outcome) -> None:
+        pod, node = effect.placement.pod, effect.placement.node
+        if outcome.bound:
+            self.done["bind"] += 1
+            self.forget(pod.uid)
+            self._inbox.add(on.BindDone(pod.uid))
+            text = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
+            self.note(pod, requests.SCHEDULED, text)
+            return
+        self.failed["bind"] += 1
+        self._inbox.add(on.BindFailed(pod.uid, outcome.why))
+        if outcome.is_ours:
+            self._tell(Said(pod, SCHEDULER_ERROR, f"binding to {node} failed: {outcome.why}"))
+
+    async def _write_condition(self, said: Said) -> None:
+        pod = said.pod
+        before = self._condition_of(pod.uid)
+        if before is None:
+            return
+        self._told_at[pod.uid] = self._clock.time()
+        self.note(pod, requests.FAILED, said.text, before.resource_version)
+        if (before.reason, before.message) != (said.reason, said.text):
+            body = requests.condition(pod.uid, said.reason, said.text, before, self._clock.wall())
+            path = PODS.path(pod.namespace, pod.name, "status")
+            await self._write("condition", "PATCH", path, body, STRATEGIC_PATCH)
+
+    async def _write_event(self, said: Said) -> None:
+        body = requests.event(
+            said.pod, said.reason, said.text, said.version, self._instance, self._clock.wall()
+        )
+        await self._write("event", "POST", EVENTS.path(said.pod.namespace), body)
+
+    async def _write(
+        self, kind: str, method: str, path: str, body: bytes, content: str = "application/json"
+    ) -> None:
+        """What fails here is only words, and newer ones will come."""
+        self.busy[kind] += 1
+        try:
+            await self._client.request(
+                method,
+                path,
+                body=body,
+                content_type=content,
+                before_send=self._fence.check,
+                retry=_AGAIN,
+            )
+            self.done[kind] += 1
+        except (ApiError, TransportError, Fenced):
+            self.failed[kind] += 1
+        finally:
+            self.busy[kind] -= 1
