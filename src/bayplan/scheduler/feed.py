@@ -50,34 +50,23 @@ class SeenPod(Struct, frozen=True, gc=False):
     condition: Condition | None  # of a pod that is not bound
 
 
-class _Bones(Struct, gc=False):
-    """The little that is asked of an object which cannot be read whole."""
-
-    metadata: Raw | None = None
-    spec: Raw | None = None
-
-
-class _Identity(Struct, gc=False):
-    uid: str = ""
-    namespace: str = ""
-    name: str = ""
-
-
-class _Place(Struct, rename="camel", gc=False):
-    node_name: str = ""
-
-
 def unread(raw: Raw, error: Exception) -> Unread:
     """Who it is and where it runs, as far as that can be found out."""
-    identity, place = _Identity(), _Place()
     try:
-        bones = msgspec.json.decode(raw, type=_Bones)
-        identity = msgspec.json.decode(bones.metadata or b"{}", type=_Identity)
-        place = msgspec.json.decode(bones.spec or b"{}", type=_Place)
+        found = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass  # it stays without a name, and is reported all the same
-    name = f"{identity.namespace}/{identity.name}" if identity.namespace else identity.name
-    return Unread(identity.uid, name, place.node_name, str(error))
+        found = None
+    uid, namespace = word(found, "metadata", "uid"), word(found, "metadata", "namespace")
+    name = word(found, "metadata", "name")
+    full = f"{namespace}/{name}" if namespace else name
+    return Unread(uid, full, word(found, "spec", "nodeName"), str(error))
+
+
+def word(found: Any, part: str, field: str) -> str:
+    """A text inside something of any shape; empty where there is none."""
+    inner = found.get(part) if isinstance(found, dict) else None
+    value = inner.get(field) if isinstance(inner, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def scheduled_condition(seen: wire.Pod) -> Condition:

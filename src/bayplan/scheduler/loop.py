@@ -73,7 +73,7 @@ class Loop:
         self.engine, self.inbox, self.watches, self.writer = engine, inbox, watches, writer
         self._fence, self._clock = fence, clock
         self._recorders = recorders
-        self._leads = leads
+        self.leads = leads
         self._must_read = False  # the pods, once, before the first decision as a new leader
         self._stopping = False
         self.ticked_at = self._clock.time()
@@ -88,7 +88,7 @@ class Loop:
 
     def step_down(self) -> None:
         """The lease is lost: nothing is decided any more, and binds not sent are forgotten."""
-        self._leads = self._must_read = False
+        self.leads = self._must_read = False
         self.writer.abandon("the lease was lost")
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ class Loop:
             if self._must_read:
                 await self._read_pods()
                 continue
-            busy = self._decide() if self._leads and self._fence.is_open else False
+            busy = self._decide() if self.leads and self._fence.is_open else False
             for recorder in self._recorders:
                 recorder.flush()
             self.ticked_at = self._clock.time()
@@ -137,7 +137,7 @@ class Loop:
         while self.inbox:
             self._hear()
         if self._must_read:  # still the leader
-            self._must_read, self._leads = False, True
+            self._must_read, self.leads = False, True
             log.info("leading")
 
     def _hear(self) -> None:
@@ -176,7 +176,7 @@ class Loop:
     def _pause(self) -> float:
         """How long nothing can happen by itself."""
         full = len(self.engine.assumed) >= self.engine.max_in_flight
-        if full or not self._leads or not self._fence.is_open:
+        if full or not self.leads or not self._fence.is_open:
             return LONGEST_WAIT_S
         now = self._clock.time()
         times = (self.engine.next_time(now), self.writer.next_time())

@@ -5,7 +5,7 @@ another thread, so it reads lengths and copies, never walks what the loop is cha
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
@@ -37,11 +37,11 @@ class Metrics:
         )
         self._first_seen: dict[str, float] = {}  # by uid: of pods that wait
         self._attempts: Counter[tuple[str, str]] = Counter()  # by profile and result
-        self.leads = False
+        self.leads: Callable[[], bool] = lambda: False
         self.kubelet_refusals: Counter[tuple[str, str]] = Counter()  # by node and resource
         self.differences: Counter[str] = Counter()  # of the last comparison with a fresh list
         self.comparisons = 0
-        self.journal_errors = 0
+        self.journal_errors: Callable[[], int] = lambda: 0
 
     # ---- the recorder
 
@@ -97,7 +97,7 @@ class Metrics:
         yield number("bayplan_nodes", "Nodes in memory.", cluster.node_count)
         yield number("bayplan_pods", "Pods on nodes in memory.", len(cluster.pods))
         yield number("bayplan_assumed_pods", "Binds without an answer.", len(engine.assumed))
-        yield number("bayplan_leads", "1 while this replica decides.", int(self.leads))
+        yield number("bayplan_leads", "1 while this replica decides.", int(self.leads()))
         yield number("bayplan_state_version", "Rises with each change.", cluster.version)
         yield counter(
             "bayplan_plugin_errors", "Pods parked by an exception.", (), {(): engine.plugin_errors}
@@ -121,7 +121,7 @@ class Metrics:
             self.differences,
         )
         yield counter("bayplan_live_comparisons", "Fresh lists.", (), {(): self.comparisons})
-        yield counter("bayplan_journal_errors", "Failed writes.", (), {(): self.journal_errors})
+        yield counter("bayplan_journal_errors", "Failed writes.", (), {(): self.journal_errors()})
 
     def _of_watches(self) -> Iterator[Metric]:
         reflectors = self._watches.reflectors

@@ -24,13 +24,16 @@ from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.scheduler.config import Configuration, profiles_of
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
+from bayplan.scheduler.journal import Journal
 from bayplan.scheduler.leader import Sidecar
+from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Recorder
 from bayplan.scheduler.metrics import Metrics
 from bayplan.scheduler.refusals import Refusals
 from bayplan.scheduler.shadow import Shadow
 from bayplan.scheduler.watches import Watches
 from bayplan.scheduler.writer import Writer
+from bayplan.web.server import serving
 
 log = logging.getLogger("bayplan")
 
@@ -55,6 +58,7 @@ async def serve(config: Configuration, options: Options) -> None:
         sidecar = service.sidecar(source, config)
         sidecar.start()
         stack.callback(sidecar.stop)
+        await stack.enter_async_context(serving(config.api, service.live.routes()))
         await service.run()
 
 
@@ -72,6 +76,7 @@ async def connect(
 
 class Service:
     def __init__(self, config: Configuration, options: Options, client: Client) -> None:
+        self._config, self._clock = config, client.clock
         clock = client.clock
         self._elects = config.leader_election.leader_elect and not options.dry_run
         self.engine = Engine(
@@ -100,7 +105,19 @@ class Service:
             bind_timeout_s=election.lease_duration - election.renew_deadline,
         )
         self.metrics = Metrics(self.engine, self.watches, self.writer)
-        recorders: list[Recorder] = [self.metrics, *([shadow] if shadow else [])]
+        self.live = Live(self.engine, client, config, self.metrics)
+        self.journal: Journal | None = None
+        if config.journal.path:
+            self.journal = Journal(
+                config.journal.path,
+                config.profiles,
+                max_bytes=config.journal.max_size,
+                keep=config.journal.keep,
+                report=lambda words: log.error("%s", words),
+            )
+            self.metrics.journal_errors = lambda: self.journal.errors if self.journal else 0
+        recorders: list[Recorder] = [self.metrics, self.live]
+        recorders += [part for part in (shadow, self.journal) if part is not None]
         self.loop = Loop(
             self.engine,
             self.inbox,
@@ -111,6 +128,8 @@ class Service:
             recorders,
             leads=not self._elects,
         )
+        self.metrics.leads = lambda: self.loop.leads
+        self.metrics.kubelet_refusals = self.refusals.counts
 
     def sidecar(self, source: Source, config: Configuration) -> Sidecar:
         main = asyncio.get_running_loop()
@@ -150,12 +169,16 @@ class Service:
     async def run(self) -> None:
         """Until a signal; then every bind is finished or forgotten."""
         running = asyncio.get_running_loop()
+        if self.journal is not None:
+            self.journal.open(self.engine, self._clock.time())
         for number in (signal.SIGTERM, signal.SIGINT):
             running.add_signal_handler(number, self.loop.stop)
         tasks = [
             asyncio.create_task(self.watches.run(), name="watches"),
             asyncio.create_task(self.writer.run(), name="writer"),
         ]
+        if self._config.check_live_every:
+            tasks.append(asyncio.create_task(self.live.run(), name="live check"))
         deciding = asyncio.create_task(self.loop.run(), name="loop")
         try:
             await asyncio.wait([deciding, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -169,6 +192,8 @@ class Service:
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(ended, Exception):
                     raise ended
+            if self.journal is not None:
+                self.journal.close()
         dropped = {kind: count for kind, count in self.writer.dropped.items() if count}
         log.info("stopped%s", f"; not written: {dropped}" if dropped else "")
 

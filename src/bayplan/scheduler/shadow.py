@@ -1,5 +1,6 @@
 """A dry run beside another scheduler: decide for every pod, bind none, tell where we differ."""
 
+import asyncio
 import logging
 from collections import Counter
 
@@ -64,7 +65,8 @@ class Shadow:
         return None
 
     async def run(self) -> None:
-        """There is nothing to send."""
+        """There is nothing to send; until cancelled, as the writer."""
+        await asyncio.Event().wait()
 
     async def close(self, binds_s: float, rest_s: float) -> None:
         agreed, differed = self.compared["agreed"], self.compared["differed"]

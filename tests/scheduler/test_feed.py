@@ -1,0 +1,151 @@
+"""From watched objects to events: what is news, what is not, and what cannot be read."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from bayplan.core.model import events as on
+from bayplan.kube.read import Reader
+from bayplan.scheduler.feed import (
+    FailedPod,
+    FailedSink,
+    NamedSink,
+    PodSink,
+    Unread,
+    namespace_kind,
+    node_kind,
+)
+from bayplan.scheduler.inbox import Inbox
+from tests.kube_net.manual_clock import ManualClock
+
+Json = dict[str, Any]
+
+
+class Feed:
+    def __init__(self) -> None:
+        self.inbox, self.words = Inbox(ManualClock()), list[str]()
+        reader = Reader()
+        self.pods = PodSink(self.inbox, self.words.append, reader)
+        self.nodes = NamedSink(self.inbox, self.words.append, node_kind(reader))
+        self.namespaces = NamedSink(self.inbox, self.words.append, namespace_kind(reader))
+
+    def heard(self) -> list[on.Event]:
+        return self.inbox.take(100)
+
+    def pod(self, found: Json) -> None:
+        self.pods.put(self.pods.decode(raw(found)))
+
+    def node(self, found: Json) -> None:
+        self.nodes.put(self.nodes.decode(raw(found)))
+
+
+@pytest.fixture
+def feed() -> Feed:
+    return Feed()
+
+
+def raw(found: Json) -> Raw:
+    return Raw(json.dumps(found).encode())
+
+
+def pod(name: str = "p", node: str = "", **more: Any) -> Json:
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", **more.pop("metadata", {})}
+    spec = {"containers": [{"name": "c"}], **({"nodeName": node} if node else {})}
+    return {"metadata": metadata, "spec": {**spec, **more.pop("spec", {})}, **more}
+
+
+def test_an_update_that_changes_nothing_we_read_ends_here(feed: Feed) -> None:
+    feed.pod(pod())
+    assert [type(e) for e in feed.heard()] == [on.PodSeen]
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "m"}
+    feed.pod(
+        pod(
+            metadata={"annotations": {"a": "b"}, "resourceVersion": "2", "generation": 4},
+            status={"conditions": [waits]},
+        )
+    )
+    assert feed.heard() == []
+    assert feed.pods.unchanged == 1
+    condition = feed.pods.conditions["uid-p"]
+    assert (condition.generation, condition.resource_version) == (4, "2")
+    assert (condition.reason, condition.message) == ("Unschedulable", "m")
+    feed.pod(pod(metadata={"labels": {"a": "b"}}))
+    assert [type(e) for e in feed.heard()] == [on.PodSeen]
+
+
+def test_a_heartbeat_of_a_node_ends_here(feed: Feed) -> None:
+    beat = {"type": "Ready", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}
+    feed.node({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4"}}})
+    feed.node(
+        {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4"}, "conditions": [beat]}}
+    )
+    assert [type(e) for e in feed.heard()] == [on.NodeSeen]
+
+
+def test_a_bound_pod_has_no_condition_to_write(feed: Feed) -> None:
+    feed.pod(pod())
+    feed.pod(pod(node="n"))
+    assert feed.pods.conditions == {}
+
+
+def test_a_relist_tells_only_what_changed_meanwhile(feed: Feed) -> None:
+    for name in ("a", "b", "c"):
+        feed.pod(pod(name))
+    feed.heard()
+    now = [feed.pods.decode(raw(p)) for p in (pod("a"), pod("c", node="n"), pod("d"))]
+    feed.pods.replace(now, "9")
+    heard = [(type(e).__name__, getattr(e, "uid", "") or e.pod.uid) for e in feed.heard()]  # type: ignore[union-attr]
+    assert heard == [("PodGone", "uid-b"), ("PodSeen", "uid-c"), ("PodSeen", "uid-d")]
+
+
+def test_a_pod_that_cannot_be_read_closes_its_node_until_it_can(feed: Feed) -> None:
+    broken = pod(
+        node="n", spec={"containers": [{"name": "c", "resources": {"requests": {"cpu": "x"}}}]}
+    )
+    feed.pod(broken)
+    assert feed.heard() == [on.PodUnreadable("uid-p", "n")]
+    (said,) = feed.words
+    assert "node n" in said
+    assert "team/p" in said
+    assert "cpu" in said
+    feed.pod(broken)  # the same again is no news
+    assert feed.heard() == []
+    assert len(feed.words) == 1
+    feed.pod(pod(node="n"))
+    assert [type(e) for e in feed.heard()] == [on.PodSeen]
+
+
+def test_a_field_of_the_wrong_type_is_reported_and_the_rest_goes_on(feed: Feed) -> None:
+    odd = pod("odd", spec={"priority": "high"})
+    assert isinstance(feed.pods.decode(raw(odd)), Unread)
+    feed.pod(odd)
+    feed.pod(pod("fine"))
+    assert [type(e) for e in feed.heard()] == [on.PodUnreadable, on.PodSeen]
+
+
+def test_a_node_that_cannot_be_read_any_more_is_left_out(feed: Feed) -> None:
+    feed.node({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4"}}})
+    feed.node({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "four"}}})
+    assert [type(e) for e in feed.heard()] == [on.NodeSeen, on.NodeGone]
+    assert "node n" in feed.words[0]
+
+
+def test_namespaces_come_and_go(feed: Feed) -> None:
+    sink = feed.namespaces
+    item = sink.decode(raw({"metadata": {"name": "team", "labels": {"a": "b"}}}))
+    sink.put(item)
+    sink.drop(item)
+    assert feed.heard() == [on.NamespaceSeen("team", {"a": "b"}), on.NamespaceGone("team")]
+
+
+def test_what_had_failed_before_is_no_news() -> None:
+    told: list[FailedPod] = []
+    sink = FailedSink(Reader(), told.append)
+    failed = pod(node="n", status={"phase": "Failed", "reason": "OutOfcpu", "message": "m"})
+    item = sink.decode(raw(failed))
+    sink.replace([item], "1")
+    assert told == []
+    sink.put(item)
+    assert [(f.pod.name, f.reason, f.message) for f in told] == [("p", "OutOfcpu", "m")]
