@@ -1,0 +1,257 @@
+"""The transport over HTTP/1.1: aiohttp, with connections that notice when the other end is gone.
+
+An `HttpTransport` belongs to the event loop that first uses it. A thread with a loop of its own
+(leader election) makes a transport of its own; they share nothing.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.connector import Connection
+from msgspec import Struct
+from yarl import URL
+
+from bayplan.kube.clock import Clock
+from bayplan.kube.credentials import Access, Credentials
+from bayplan.kube.transport import (
+    JSON,
+    REQUEST_S,
+    BeforeSend,
+    Fenced,
+    Params,
+    Response,
+    Stream,
+    TransportError,
+    Unauthorized,
+)
+
+T = TypeVar("T")
+
+_ANSWERS, _STREAMS = 0, 1  # two sessions
+
+CONNECTIONS = 64  # bare binds are as fast with 32 as with 128 (docs/decisions/0007)
+_CONNECT_S = 10.0
+_IDLE_S = 30.0  # the API server closes idle connections after 90 s; a proxy may after 60
+_STREAM_BUFFER = 1 << 20  # bytes that may wait to be read; a burst of events comes as one chunk
+# A peer that is silent for 15 s is probed every 5 s; it is gone after 3 probes, or when what was
+# written is not acknowledged for 30 s.
+_SOCKET_OPTIONS = {
+    "TCP_NODELAY": 1,
+    "TCP_KEEPIDLE": 15,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 30_000,
+}
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Like `asyncio.run`, on uvloop where it is installed."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        pass
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+class HttpTransport:
+    """Requests share `connections`; streams have theirs, so a watch never waits for a bind."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        clock: Clock,
+        connections: int = CONNECTIONS,
+        user_agent: str = "bayplan",
+    ) -> None:
+        self._credentials, self._clock = credentials, clock
+        self._connections, self._user_agent = connections, user_agent
+        self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout_s: float = REQUEST_S,
+        before_send: BeforeSend | None = None,
+    ) -> Response:
+        headers = {"Accept-Encoding": "gzip"} if method == "GET" else {}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        attempt = _Attempt(method, _target(path, params), headers, body, before_send)
+        with _trouble(attempt, timeout_s):
+            async with self._clock.timeout(timeout_s):
+                answer = await self._answer(self._session(_ANSWERS), attempt)
+                async with answer:
+                    return Response(answer.status, _lower(answer), await answer.read())
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, params: Params | None = None, timeout_s: float = REQUEST_S
+    ) -> AsyncIterator[Stream]:
+        attempt = _Attempt("GET", _target(path, params), {"Accept-Encoding": "identity"})
+        with _trouble(attempt, timeout_s):
+            async with self._clock.timeout(timeout_s):
+                answer = await self._answer(self._session(_STREAMS), attempt)
+        try:
+            yield Stream(answer.status, _lower(answer), _chunks(answer, attempt))
+        finally:
+            answer.close()
+
+    async def close(self) -> None:
+        for session in self._sessions or ():
+            await session.close()
+        self._sessions = None
+
+    async def _answer(
+        self, session: aiohttp.ClientSession, attempt: "_Attempt"
+    ) -> aiohttp.ClientResponse:
+        """The beginning of an answer; after a 401 once more, with fresh credentials."""
+        access = await self._credentials.access()
+        answer = await _send(session, attempt, access)
+        if answer.status != 401:
+            return answer
+        async with answer:
+            await answer.read()
+        access = await self._credentials.refresh(access)
+        answer = await _send(session, attempt, access)
+        if answer.status == 401:
+            answer.close()
+            raise Unauthorized(
+                f"the API server at {access.server} refuses our credentials, fresh ones too"
+            )
+        return answer
+
+    def _session(self, which: int) -> aiohttp.ClientSession:
+        if self._sessions is None:
+            self._sessions = (self._open(self._connections), self._open(0))
+        return self._sessions[which]
+
+    def _open(self, limit: int) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=limit, keepalive_timeout=_IDLE_S, socket_factory=_socket
+            ),
+            request_class=_Request,
+            # the injected clock is the one that measures; below it only connecting is bounded
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept": JSON, "User-Agent": self._user_agent},
+            read_bufsize=_STREAM_BUFFER,
+        )
+
+
+class _Attempt(Struct):
+    """A request on its way, and whether its fence has let it through."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes | None = None
+    before_send: BeforeSend | None = None
+    sent: bool = False
+
+    def pass_fence(self) -> None:
+        if self.before_send is not None:
+            self.before_send()
+        self.sent = True
+
+
+_attempt: ContextVar[_Attempt] = ContextVar("_attempt")
+
+
+class _Request(aiohttp.ClientRequest):
+    """Asks the fence once a connection is in hand, and again right before a body is written.
+
+    aiohttp keeps the headers back to send them with the body, which is written in a task that
+    may start later; so nothing has been sent when the second question is asked.
+    """
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        _attempt.get().pass_fence()
+        return await super().send(conn)
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
+        try:
+            _attempt.get().pass_fence()
+        except Fenced as fenced:
+            # whoever waits for the answer gets it, and closes the connection
+            if conn.protocol is not None:
+                conn.protocol.set_exception(fenced)
+            return
+        await super().write_bytes(writer, conn, content_length)
+
+
+async def _send(
+    session: aiohttp.ClientSession, attempt: _Attempt, access: Access
+) -> aiohttp.ClientResponse:
+    headers = attempt.headers
+    if access.authorization:
+        headers = {**headers, "Authorization": access.authorization}
+    _attempt.set(attempt)
+    return await session.request(
+        attempt.method,
+        URL(access.server + attempt.target, encoded=True),
+        headers=headers,
+        data=attempt.body,
+        allow_redirects=False,
+        ssl=access.ssl if access.ssl is not None else True,
+        server_hostname=access.server_name,
+        proxy=access.proxy,
+    )
+
+
+async def _chunks(answer: aiohttp.ClientResponse, attempt: _Attempt) -> AsyncIterator[bytes]:
+    with _trouble(attempt, None):
+        async for chunk in answer.content.iter_any():
+            yield chunk
+
+
+@contextmanager
+def _trouble(attempt: _Attempt, timeout_s: float | None) -> Iterator[None]:
+    """What can happen to a connection, in our words."""
+    try:
+        yield
+    except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError) as error:
+        why = str(error) or type(error).__name__
+        if type(error) is TimeoutError and error.errno is None:  # the clock's, not the system's
+            why = f"no answer within {timeout_s} s"
+        elif isinstance(error, aiohttp.ClientPayloadError):
+            why = "the connection broke in the middle of the answer"
+        path = attempt.target.partition("?")[0]
+        raise TransportError(f"{attempt.method} {path}: {why}", attempt.sent) from error
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _SOCKET_OPTIONS.items():
+        option = getattr(socket, name, None)  # each system has some of them
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def _target(path: str, params: Params | None) -> str:
+    return f"{path}?{urlencode(params)}" if params else path
+
+
+def _lower(answer: aiohttp.ClientResponse) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in answer.headers.items()}
