@@ -1,0 +1,128 @@
+"""`bayplan manifests`: what to apply to a cluster so that Bayplan runs in it, as YAML."""
+
+import re
+from importlib.metadata import version
+from importlib.resources import files
+from string import Template
+
+import click
+import yaml
+
+from bayplan.cli.shell import Commands
+
+VERSION = version("bayplan").replace("+", "-")  # as labels and image tags may have it
+
+_LABEL = re.compile(r"[a-z][-a-z0-9]{0,61}[a-z0-9]")  # two at least: y and n are YAML's too
+_IMAGE = re.compile(r"[a-zA-Z0-9][\w.:/@-]*")
+_USER = re.compile(r"[\w.:@/-]+")
+
+HELP = """Print what to apply to a cluster, as YAML.
+
+\b
+Examples:
+  bayplan manifests rbac | kubectl apply -f -
+  bayplan manifests deployment --image registry.example/bayplan:1.0 | kubectl apply -f -
+"""
+DEPLOYMENT_HELP = """A ConfigMap, a Deployment and its PodDisruptionBudget. Apply `rbac` too.
+
+\b
+Examples:
+  bayplan manifests deployment | kubectl apply -f -
+  bayplan manifests deployment --namespace batch --replicas 3 --image registry.example/bayplan:1.0
+"""
+STATIC_POD_HELP = """A pod for the kubelet of each control-plane node. It uses scheduler.conf there.
+
+\b
+Example:
+  bayplan manifests static-pod > /etc/kubernetes/manifests/bayplan.yaml
+"""
+RBAC_HELP = """A ServiceAccount, and the roles with what the scheduler uses and nothing else.
+
+\b
+Examples:
+  bayplan manifests rbac | kubectl apply -f -
+  bayplan manifests rbac --user system:kube-scheduler | kubectl apply -f -   # for static pods
+"""
+
+
+def name_of(text: str) -> str:
+    """A name that every kind of object can have, and that YAML reads as text."""
+    if not _LABEL.fullmatch(text) or yaml.safe_load(text) != text:
+        raise click.BadParameter(f"{text!r} is not a name such as bayplan")
+    return text
+
+
+def image_of(text: str) -> str:
+    if not _IMAGE.fullmatch(text) or yaml.safe_load(text) != text:
+        raise click.BadParameter(f"{text!r} is not an image such as bayplan:{VERSION}")
+    return text
+
+
+def user_of(text: str) -> str:
+    if not _USER.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is not a user such as system:kube-scheduler")
+    return text
+
+
+NAMESPACE = click.option(
+    "--namespace", type=name_of, default="kube-system", show_default=True, metavar="NAME"
+)
+NAME = click.option(
+    "--name",
+    type=name_of,
+    default="bayplan",
+    show_default=True,
+    metavar="NAME",
+    help="Of every object, and of the lease.",
+)
+IMAGE = click.option(
+    "--image", type=image_of, default=f"bayplan:{VERSION}", show_default=True, metavar="IMAGE"
+)
+
+
+@click.group(cls=Commands, help=HELP, invoke_without_command=True)
+@click.pass_context
+def manifests(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        kinds = ", ".join(manifests.list_commands(ctx))
+        raise click.UsageError(f"Name a kind; there are: {kinds}", ctx)
+
+
+@manifests.command(help=DEPLOYMENT_HELP)
+@NAMESPACE
+@NAME
+@IMAGE
+@click.option("--replicas", type=click.IntRange(1), default=2, show_default=True)
+def deployment(namespace: str, name: str, image: str, replicas: int) -> None:
+    values = {"namespace": namespace, "name": name, "image": image, "replicas": str(replicas)}
+    click.echo(render("deployment", values), nl=False)
+
+
+@manifests.command(name="static-pod", help=STATIC_POD_HELP)
+@NAMESPACE
+@NAME
+@IMAGE
+def static_pod(namespace: str, name: str, image: str) -> None:
+    values = {"namespace": namespace, "name": name, "image": image}
+    click.echo(render("static-pod", values), nl=False)
+
+
+@manifests.command(help=RBAC_HELP)
+@NAMESPACE
+@NAME
+@click.option(
+    "--user", "users", type=user_of, multiple=True, metavar="USER", help="Who else gets the roles."
+)
+def rbac(namespace: str, name: str, users: tuple[str, ...]) -> None:
+    subjects = [f"- kind: ServiceAccount\n  name: {name}\n  namespace: {namespace}"]
+    subjects += [
+        f'- apiGroup: rbac.authorization.k8s.io\n  kind: User\n  name: "{user}"' for user in users
+    ]
+    values = {"namespace": namespace, "name": name, "subjects": "\n".join(subjects)}
+    click.echo(render("rbac", values), nl=False)
+
+
+def render(kind: str, values: dict[str, str]) -> str:
+    """The YAML of a kind. The values are checked; nothing is escaped here."""
+    text = (files("bayplan") / "deploy" / f"{kind}.yaml").read_text(encoding="utf-8")
+    return Template(text).substitute(values, version=VERSION)

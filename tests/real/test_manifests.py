@@ -1,0 +1,182 @@
+"""A real API server accepts what `bayplan manifests` prints, and it grants just what is used."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from bayplan.cli.main import main
+from bayplan.testing.controlplane import ControlPlane, ControlPlaneError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+KINDS = ("rbac", "deployment", "static-pod")
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+BEYOND = ("impersonate", "bind", "escalate", "*")  # verbs that discovery does not name
+
+READ = {"get", "list", "watch"}
+GRANTED = {  # group/resource: verbs, in every namespace
+    "/pods": READ,
+    "/nodes": {"list", "watch"},
+    "/namespaces": {"list", "watch"},
+    "/persistentvolumes": READ,
+    "/persistentvolumeclaims": {*READ, "patch"},
+    "/pods/binding": {"create"},
+    "/pods/status": {"patch"},
+    "events.k8s.io/events": {"create", "patch"},
+    "storage.k8s.io/storageclasses": {"list", "watch"},
+    "resource.k8s.io/deviceclasses": {"list", "watch"},
+}
+
+
+def apply(plane: ControlPlane, text: str, *options: str) -> list[str]:
+    """What kubectl says, line by line; unknown fields are errors."""
+    said = plane.kubectl("apply", "--validate=strict", "-f", "-", *options, input=text)
+    return said.splitlines()
+
+
+def printed(*args: str) -> str:
+    done = CliRunner().invoke(main, ["manifests", *args])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_object_is_accepted(kind: str, control_plane: ControlPlane) -> None:
+    text = printed(kind)
+    said = apply(control_plane, text, "--dry-run=server")
+
+    assert len(said) == len(list(yaml.safe_load_all(text)))
+    assert all(line.endswith(" created (server dry run)") for line in said)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_object_can_be_made_and_applied_again(
+    kind: str, control_plane: ControlPlane, namespace: str
+) -> None:
+    options = ["--namespace", namespace, "--name", namespace]
+    first = apply(control_plane, printed(kind, *options))
+    if kind == "deployment":
+        options += ["--replicas", "3", "--image", "registry.example/bayplan:2"]
+    again = apply(control_plane, printed(kind, *options))
+    control_plane.request("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
+
+    assert all(line.endswith(" created") for line in first)
+    assert all(line.endswith((" unchanged", " configured")) for line in again)
+    assert (f"deployment.apps/{namespace} configured" in again) == (kind == "deployment")
+
+
+class Rights:
+    """What a user may do, asked of the API server."""
+
+    def __init__(self, plane: ControlPlane, user: str) -> None:
+        self._plane, self._user = plane, user
+
+    def may(self, verb: str, resource: str, namespace: str = "", name: str = "") -> bool:
+        """`resource` is group/plural or group/plural/subresource."""
+        group, plural, *sub = resource.split("/")
+        asked = {"verb": verb, "group": group, "resource": plural, "subresource": "".join(sub)}
+        asked |= {"namespace": namespace, "name": name}
+        body: dict[str, Any] = {"spec": {"user": self._user, "resourceAttributes": asked}}
+        if self._user.startswith("system:serviceaccount:"):
+            space = self._user.split(":")[2]
+            groups = ["system:serviceaccounts", f"system:serviceaccounts:{space}"]
+            body["spec"]["groups"] = [*groups, "system:authenticated"]
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return bool(self._plane.request("POST", path, body)["status"]["allowed"])
+
+
+def resources(plane: ControlPlane) -> Iterator[str]:
+    """Every resource and subresource that the server has, as group/plural."""
+    yield from (f"/{r['name']}" for r in plane.request("GET", "/api/v1")["resources"])
+    for group in plane.request("GET", "/apis")["groups"]:
+        for version in group["versions"]:
+            found = plane.request("GET", f"/apis/{version['groupVersion']}")["resources"]
+            yield from (f"{group['name']}/{r['name']}" for r in found)
+
+
+def test_the_roles_grant_exactly_what_is_used(control_plane: ControlPlane, namespace: str) -> None:
+    plane = control_plane
+    apply(plane, printed("rbac", "--namespace", namespace, "--name", namespace))
+    ours = Rights(plane, f"system:serviceaccount:{namespace}:{namespace}")
+    anybody = Rights(plane, f"system:serviceaccount:{namespace}:another")
+    every = sorted({*resources(plane), "*/*", "/*", "/pods/eviction", "/secrets"})
+    assert len(every) > 60
+    found: dict[str, set[str]] = {}
+    for resource in every:
+        for verb in (*VERBS, *BEYOND):
+            if ours.may(verb, resource) and not anybody.may(verb, resource):
+                found.setdefault(resource, set()).add(verb)
+
+    assert found == GRANTED
+
+
+def test_the_lease_is_ours_by_name_and_in_our_namespace(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    apply(control_plane, printed("rbac", "--namespace", namespace, "--name", namespace))
+    leases = "coordination.k8s.io/leases"
+    ours = Rights(control_plane, f"system:serviceaccount:{namespace}:{namespace}")
+    mine = {verb for verb in VERBS if ours.may(verb, leases, namespace, namespace)}
+    others = {verb for verb in VERBS if ours.may(verb, leases, namespace, "kube-scheduler")}
+    elsewhere = {verb for verb in VERBS if ours.may(verb, leases, "kube-system", namespace)}
+
+    assert (mine, others, elsewhere) == ({"get", "update", "create"}, {"create"}, set())
+
+
+def test_kubectl_agrees(control_plane: ControlPlane, namespace: str) -> None:
+    apply(control_plane, printed("rbac", "--namespace", namespace, "--name", namespace))
+    user = f"--as=system:serviceaccount:{namespace}:{namespace}"
+
+    def can_i(verb: str, resource: str, *options: str) -> bool:
+        try:
+            said = control_plane.kubectl("auth", "can-i", verb, resource, user, "-A", *options)
+        except ControlPlaneError:  # a "no" has status 1
+            return False
+        return said.strip() == "yes"
+
+    assert can_i("create", "pods", "--subresource=binding")
+    assert can_i("patch", "persistentvolumeclaims")
+    assert not can_i("create", "pods", "--subresource=eviction")
+    for verb, resource in (("get", "secrets"), ("delete", "pods"), ("patch", "nodes"), ("*", "*")):
+        assert not can_i(verb, resource)
+
+
+def test_static_pods_lead_with_the_rights_of_their_user(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    leases = "coordination.k8s.io/leases"
+    theirs = Rights(control_plane, "system:kube-scheduler")
+    before = theirs.may("update", leases, namespace, namespace)
+    options = ("--namespace", namespace, "--name", namespace, "--user", "system:kube-scheduler")
+    apply(control_plane, printed("rbac", *options))
+
+    assert not before
+    assert theirs.may("update", leases, namespace, namespace)
+    assert all(theirs.may(verb, what) for what, verbs in GRANTED.items() for verb in verbs)
+
+
+def test_the_flow_schemas_of_the_docs_are_accepted(control_plane: ControlPlane) -> None:
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    (schemas,) = [t for t in re.findall(r"```yaml\n(.*?)```", text, re.S) if "FlowSchema" in t]
+    said = apply(control_plane, schemas, "--dry-run=server")
+
+    assert [line.split(" ", 1)[0].split("/")[1] for line in said] == ["bayplan-lease", "bayplan"]
+    assert all(line.endswith(" created (server dry run)") for line in said)
+
+
+def test_the_toy_schedulers_own_manifests_are_accepted(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    apply(control_plane, (HERE / "toy" / "as-deployment.yaml").read_text())
+    apply(control_plane, (HERE / "toy" / "test-pods.yaml").read_text(), "-n", namespace)
+    pods = control_plane.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    amounts = [pod["spec"]["containers"][0]["resources"]["requests"] for pod in pods]
+
+    assert amounts == [{"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}] * 5
+    assert {pod["spec"]["schedulerName"] for pod in pods} == {"toyscheduler"}
+    control_plane.request("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")

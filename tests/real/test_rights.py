@@ -1,0 +1,71 @@
+"""`bayplan run` with the rights that our manifests give, and with those that the original had."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner
+
+from bayplan.cli.main import main
+from bayplan.testing.controlplane import ControlPlane
+from tests.real.rig import Cluster, Scheduler, until
+
+TOY = Path(__file__).parent / "toy"
+SCHEDULED = "Successfully assigned {}/{} to {}"
+
+
+def printed(*args: str) -> str:
+    done = CliRunner().invoke(main, ["manifests", *args])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def start(plane: ControlPlane, space: str, account: str, *args: str, **extra: Any) -> Scheduler:
+    """As a service account, by a token of its own."""
+    token = plane.service_account_token(space, account)
+    kubeconfig = plane.kubeconfig_for(f"{space}-{account}", token)
+    return Scheduler(plane.directory, kubeconfig, *args, **extra)
+
+
+def test_our_role_is_enough_to_lead_bind_and_explain(wiped: ControlPlane, namespace: str) -> None:
+    options = ("--namespace", namespace, "--name", namespace)
+    wiped.kubectl("apply", "-f", "-", input=printed("rbac", *options))
+    shipped = {
+        found["kind"]: found for found in yaml.safe_load_all(printed("deployment", *options))
+    }
+    config = yaml.safe_load(shipped["ConfigMap"]["data"]["config.yaml"])
+    cluster = Cluster(wiped, namespace)
+    cluster.add_node("rights-1", 2)
+    cluster.add_pod("fits", 1)
+    cluster.add_pod("waits", 4)
+    with start(wiped, namespace, namespace, config=config) as scheduler:
+        until(lambda: cluster.node_of("fits") == "rights-1")
+        until(lambda: cluster.reasons("fits") == ["Scheduled"])
+        until(lambda: cluster.condition("waits").get("reason") == "Unschedulable")
+        until(lambda: cluster.reasons("waits") == ["FailedScheduling"])
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{namespace}"
+        assert wiped.request("GET", lease)["spec"]["holderIdentity"]
+    log = scheduler.process.log.read_text()
+
+    assert "forbidden" not in log
+    assert "going without" not in log
+
+
+def test_the_toy_schedulers_account_and_role_are_enough_to_bind_its_pods(
+    wiped: ControlPlane, namespace: str
+) -> None:
+    wiped.kubectl("apply", "-f", str(TOY / "as-deployment.yaml"))
+    cluster = Cluster(wiped, namespace)
+    cluster.add_node("toy-large", 8)
+    cluster.add_node("toy-small", 4)
+    wiped.kubectl("apply", "-n", namespace, "-f", str(TOY / "test-pods.yaml"))
+    with start(wiped, "kube-system", "toy-scheduler-sa"):
+        until(lambda: len(cluster.places()) == 5)
+        until(lambda: all(cluster.reasons(name) for name in cluster.places()))
+    places = cluster.places()
+    event = cluster.events("nginx-1")[0]
+
+    assert sorted(places.values()) == ["toy-large", *["toy-small"] * 4]
+    assert event["reason"] == "Scheduled"
+    assert event["note"] == SCHEDULED.format(namespace, "nginx-1", places["nginx-1"])
+    assert event["reportingController"] == "toyscheduler"
