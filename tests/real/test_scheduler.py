@@ -1,6 +1,9 @@
 """`bayplan run` on a real API server: what a cluster's people see of it."""
 
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +11,6 @@ import pytest
 
 from bayplan.testing.controlplane import ControlPlane
 from tests.real.rig import Cluster, Scheduler, until
-
-ONE_GPU = {"nvidia.com/gpu": "1"}
 
 
 @pytest.fixture
@@ -179,3 +180,119 @@ def test_a_dry_run_binds_nothing_and_tells_where_it_differs(
         cluster.plane.request("POST", path, binding)
         until(lambda: shadow.said("differs"))
         assert shadow.said(f"pod {cluster.namespace}/big is on b, not on a")
+
+
+def test_a_node_whose_kubelet_refuses_is_left_alone(cluster: Cluster, scheduler: Scheduler) -> None:
+    """There is no kubelet here: its refusal is written by hand, as a kubelet would."""
+    cluster.add_node("a", gpus=8)
+    cluster.add_pod("p")
+    until(lambda: cluster.node_of("p") == "a")
+    status = {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "Node didn't have"}
+    cluster.patch_pod("p", {"status": status}, "/status")
+    until(lambda: "KubeletRefused" in cluster.reasons("p"))
+    cluster.add_pod("q")
+    until(lambda: "refused a pod" in cluster.condition("q").get("message", ""))
+    cluster.add_pod("cpu-only", gpus=0)
+    until(lambda: cluster.node_of("cpu-only") == "a")
+    cluster.add_node("b", gpus=1)
+    until(lambda: cluster.node_of("q") == "b")
+    metric = 'bayplan_kubelet_refusals_total{node="a",resource="nvidia.com/gpu"}'
+    assert scheduler.metrics()[metric] == 1
+
+
+def test_claims_that_nobody_allocates_are_refused(cluster: Cluster, scheduler: Scheduler) -> None:
+    cluster.add_node("a")
+    cluster.add_pod("p", gpus=0, resourceClaims=[{"name": "c", "resourceClaimName": "gpus"}])
+    until(lambda: "resourceClaims" in cluster.condition("p").get("message", ""))
+    assert cluster.node_of("p") == ""
+
+
+def test_a_claim_is_made_where_its_first_pod_goes(cluster: Cluster, scheduler: Scheduler) -> None:
+    """The provisioner's part is played by hand."""
+    plane, space = cluster.plane, cluster.namespace
+    path = f"/api/v1/namespaces/{space}/persistentvolumeclaims"
+    name = f"late-{space}"
+    plane.request(
+        "POST",
+        "/apis/storage.k8s.io/v1/storageclasses",
+        {
+            "metadata": {"name": name},
+            "provisioner": "example.com/disk",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    )
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {
+            "storageClassName": name,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    cluster.add_node("a")
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    cluster.add_pod("p", volumes=volumes)
+    missing = 'persistentvolumeclaim "data" not found'
+    until(lambda: missing in cluster.condition("p").get("message", ""))
+    plane.request("POST", path, claim)
+    chosen = "volume.kubernetes.io/selected-node"
+
+    def annotations() -> dict[str, str]:
+        found: dict[str, str] = plane.request("GET", f"{path}/data")["metadata"]["annotations"]
+        return found
+
+    until(lambda: plane.request("GET", f"{path}/data")["metadata"].get("annotations"))
+    assert annotations()[chosen] == "a"
+    assert cluster.node_of("p") == ""
+    volume = {
+        "metadata": {"name": f"pv-{space}"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": name,
+            "hostPath": {"path": "/data"},
+            "claimRef": {"namespace": space, "name": "data"},
+        },
+    }
+    plane.request("POST", "/api/v1/persistentvolumes", volume)
+    bound = {
+        "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"volumeName": f"pv-{space}"},
+    }
+    plane.request("PATCH", f"{path}/data", bound)
+    until(lambda: cluster.node_of("p") == "a")
+
+
+def test_memory_agrees_with_a_fresh_list_and_a_bundle_can_be_had(
+    cluster: Cluster, scheduler: Scheduler
+) -> None:
+    cluster.add_node("a", gpus=2)
+    for i in range(3):
+        cluster.add_pod(f"p{i}")
+    until(lambda: len(cluster.places()) == 2)
+    said = scheduler.get("/v1/check", scheduler.api_port)
+    assert said is not None
+    assert json.loads(said)["counts"] == {}
+    bundle = json.loads(scheduler.get("/v1/dump", scheduler.api_port) or "{}")
+    assert len(bundle["decisions"]) >= 3
+    assert cluster.plane.token not in json.dumps(bundle)
+
+
+def test_a_journal_can_be_checked_and_replayed(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.add_node("a", gpus=4)
+    journal = tmp_path / "journal"
+    config = {"journal": {"path": str(journal)}}
+    with Scheduler(tmp_path, cluster.plane.kubeconfig, config=config):
+        for i in range(6):
+            cluster.add_pod(f"p{i}")
+        until(lambda: len(cluster.places()) == 4)
+        cluster.delete_pod(next(iter(cluster.places())))
+        until(lambda: len(cluster.places()) == 4)
+    for command in ("check", "replay"):
+        done = subprocess.run(
+            [sys.executable, "-m", "bayplan", command, str(journal)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

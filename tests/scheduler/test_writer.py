@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bayplan.core.model import events as on
 from bayplan.core.model.effects import Bind, Park, Placement, Refuse
@@ -280,7 +281,8 @@ def test_a_bug_while_binding_does_not_lose_the_pod() -> None:
             raise RuntimeError("no such volume")
 
         rig.writer._prepare = broken
-        rig.writer.bind(bind("p"))
+        claiming = replace(pod("p"), row=RowKey(claims=("team/data",)))
+        rig.writer.bind(Bind(Placement(claiming, "n1")))
         await rig.settle()
         (event,) = rig.answers()
         assert isinstance(event, on.BindFailed)

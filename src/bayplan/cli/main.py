@@ -3,7 +3,12 @@
 import click
 
 from bayplan.cli.bench import bench
+from bayplan.cli.check import check
+from bayplan.cli.dump import dump
 from bayplan.cli.fits import fits
+from bayplan.cli.manifests import manifests
+from bayplan.cli.replay import replay
+from bayplan.cli.run import run
 from bayplan.cli.shell import Commands
 
 HELP = """Which pod gets which node: ask the engine, and measure it.
@@ -36,3 +41,8 @@ def main(ctx: click.Context) -> None:
 
 main.add_command(fits)
 main.add_command(bench)
+main.add_command(run)
+main.add_command(check)
+main.add_command(replay)
+main.add_command(dump)
+main.add_command(manifests)

@@ -52,6 +52,10 @@ PODS = Resource("", "v1", "pods")
 NODES = Resource("", "v1", "nodes")
 NAMESPACES = Resource("", "v1", "namespaces")
 EVENTS = Resource("events.k8s.io", "v1", "events")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims")
+VOLUMES = Resource("", "v1", "persistentvolumes")
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses")
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 
 

@@ -15,11 +15,20 @@ from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.kube import wire
-from bayplan.kube.client import NAMESPACES, NODES, PODS
+from bayplan.kube.client import (
+    CLAIMS,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUMES,
+)
 from bayplan.kube.read import Reader, Unreadable, decode
 from bayplan.kube.reflector import Watched
 from bayplan.scheduler.inbox import Inbox
 
+STORAGE_CLASS = "storageclass"
 NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
 T = TypeVar("T")
 Report = Callable[[str], None]
@@ -260,7 +269,46 @@ def namespace_kind(reader: Reader) -> Kind[tuple[str, dict[str, str]]]:
 
 def kinds(reader: Reader) -> list[Kind[Any]]:
     """Everything but pods that the engine hears of."""
-    return [node_kind(reader), namespace_kind(reader)]
+    return [
+        node_kind(reader),
+        namespace_kind(reader),
+        Kind(
+            what="persistentvolumeclaim",
+            path=CLAIMS.path(),
+            read=reader.claim,
+            name=lambda claim: claim.key,
+            seen=on.ClaimSeen,
+            gone=lambda claim: on.ClaimGone(claim.key),
+            optional=True,
+        ),
+        Kind(
+            what="persistentvolume",
+            path=VOLUMES.path(),
+            read=reader.volume,
+            name=lambda volume: volume.name,
+            seen=on.VolumeSeen,
+            gone=lambda volume: on.VolumeGone(volume.name),
+            optional=True,
+        ),
+        Kind(
+            what=STORAGE_CLASS,
+            path=STORAGE_CLASSES.path(),
+            read=reader.storage_class,
+            name=lambda storage_class: storage_class.name,
+            seen=on.StorageClassSeen,
+            gone=lambda storage_class: on.StorageClassGone(storage_class.name),
+            optional=True,
+        ),
+        Kind(
+            what="deviceclass",
+            path=DEVICE_CLASSES.path(),
+            read=reader.device_class,
+            name=lambda served: served[0],
+            seen=lambda served: on.DeviceClassSeen(*served),
+            gone=lambda served: on.DeviceClassGone(served[0]),
+            optional=True,
+        ),
+    ]
 
 
 class FailedPod(Struct, frozen=True, gc=False):

@@ -31,6 +31,7 @@ from bayplan.scheduler.loop import Loop, Output, Recorder
 from bayplan.scheduler.metrics import Metrics
 from bayplan.scheduler.refusals import Refusals
 from bayplan.scheduler.shadow import Shadow
+from bayplan.scheduler.volumes import KnownClaims, VolumeBinder
 from bayplan.scheduler.watches import Watches
 from bayplan.scheduler.writer import Writer
 from bayplan.web.server import serving
@@ -96,6 +97,7 @@ class Service:
             shadow.adopt if shadow else None,
         )
         election = config.leader_election
+        claims = KnownClaims(self.engine)
         self.writer: Output = shadow or Writer(
             client,
             self.inbox,
@@ -103,7 +105,10 @@ class Service:
             self.watches.pods.conditions.get,
             workers=config.bind_workers,
             bind_timeout_s=election.lease_duration - election.renew_deadline,
+            prepare=VolumeBinder(client, claims, clock, self.fence.check).prepare,
         )
+        if isinstance(self.writer, Writer):
+            self.refusals.note = self.writer.note
         self.metrics = Metrics(self.engine, self.watches, self.writer)
         self.live = Live(self.engine, client, config, self.metrics)
         self.journal: Journal | None = None
@@ -116,7 +121,7 @@ class Service:
                 report=lambda words: log.error("%s", words),
             )
             self.metrics.journal_errors = lambda: self.journal.errors if self.journal else 0
-        recorders: list[Recorder] = [self.metrics, self.live]
+        recorders: list[Recorder] = [self.metrics, self.live, claims]
         recorders += [part for part in (shadow, self.journal) if part is not None]
         self.loop = Loop(
             self.engine,

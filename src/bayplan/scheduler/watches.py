@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from bayplan.core.model import events as on
 from bayplan.kube.client import Client
 from bayplan.kube.read import Reader
 from bayplan.kube.reflector import Reflector
 from bayplan.kube.transport import ApiError
 from bayplan.scheduler.feed import (
+    STORAGE_CLASS,
     Adopt,
     FailedSink,
     Failures,
@@ -79,10 +81,16 @@ class Watches:
             if optional and isinstance(error, ApiError) and error.status in _NOT_THERE:
                 if what not in self.missing:
                     self.missing[what] = why
-                    self._report(f"going without {what}s: {why}")
+                    self._report(f"going without {plural(what)}: {why}")
+                    if what == STORAGE_CLASS:
+                        self._inbox.add(on.StorageClassesHidden())
                     self._inbox.wake()
             elif self._troubles.get(what) != why:
                 self._troubles[what] = why
-                self._report(f"the watch of {what}s: {why}")
+                self._report(f"the watch of {plural(what)}: {why}")
 
         return tell
+
+
+def plural(what: str) -> str:
+    return f"{what}es" if what.endswith("s") else f"{what}s"

@@ -27,6 +27,7 @@ from bayplan.scheduler.inbox import Inbox
 WORKERS = 64
 CONDITION_EVERY_S = 30.0  # per pod; the first is written at once
 _AGAIN = Retry(tries=3, post=True)  # an event has a name of its own, so a second is no second
+STOPPING = "the scheduler is stopping"
 UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
 Prepare = Callable[[Placement], Awaitable[None]]  # what a pod needs before it is bound
 
@@ -61,6 +62,7 @@ class Writer:
         self._workers = workers
         self._accepting = True
         self._binds: deque[Bind] = deque()
+        self._preparing: dict[asyncio.Task[None], Bind] = {}
         self._conditions: dict[str, Said] = {}  # by uid
         self._later: dict[str, Said] = {}  # by uid: too soon after the one before
         self._due: list[tuple[float, str]] = []  # heap: when, uid of `_later`
@@ -76,10 +78,26 @@ class Writer:
 
     def bind(self, effect: Bind) -> None:
         if not self._accepting:
-            self._answer(effect, Outcome(False, "the scheduler is stopping"))
-            return
+            self._answer(effect, Outcome(False, STOPPING))
+        elif self._prepare is not None and effect.placement.pod.row.claims:
+            task = asyncio.create_task(self._prepare_and_bind(self._prepare, effect))
+            self._preparing[task] = effect
+            task.add_done_callback(lambda done: self._preparing.pop(done, None))
+        else:
+            self._queue(effect)
+
+    def _queue(self, effect: Bind) -> None:
         self._binds.append(effect)
         self._call()
+
+    async def _prepare_and_bind(self, prepare: Prepare, effect: Bind) -> None:
+        """Volumes can take minutes, so this is no worker's task."""
+        try:
+            await prepare(effect.placement)
+        except Exception as error:
+            self._answer(effect, Outcome(False, str(error), is_ours=True))
+        else:
+            self._queue(effect)
 
     def refuse(self, effect: Refuse) -> None:
         self._tell(Said(effect.pod, UNSCHEDULABLE, effect.refusal.message))
@@ -137,7 +155,7 @@ class Writer:
         """Finishes or forgets every bind, then says what there is time to say."""
         self._accepting = False
         await self._until(lambda: not self._binds and not self.busy["bind"], binds_s)
-        self.abandon("the scheduler is stopping")
+        self.abandon(STOPPING)
         self._conditions.update(self._later)
         self._later.clear()
         for _ in self._conditions:
@@ -153,6 +171,9 @@ class Writer:
         """Binds that were not sent are forgotten."""
         while self._binds:
             self._answer(self._binds.popleft(), Outcome(False, why))
+        for task, effect in list(self._preparing.items()):
+            task.cancel()
+            self._answer(effect, Outcome(False, why))
 
     async def _until(self, is_done: Callable[[], bool], seconds: float) -> None:
         deadline = self._clock.time() + seconds
@@ -191,8 +212,6 @@ class Writer:
     async def _bind(self, effect: Bind) -> None:
         self.busy["bind"] += 1
         try:
-            if self._prepare is not None:
-                await self._prepare(effect.placement)
             outcome = await self._binder.bind(effect.placement, {})
         except Exception as error:  # whatever it is, the pod must not be lost
             outcome = Outcome(False, str(error) or type(error).__name__, is_ours=True)

@@ -1,0 +1,388 @@
+"""An engine as values, and an engine from them that decides the same from then on.
+
+What is counted or derived (free amounts, terms, kept verdicts) is not written down but made again;
+only what history left behind is: who stands where, who waits in which group and in which order,
+who rests until when. `take` gives it in parts of bounded size and changes nothing. Node rows keep
+their numbers, because the reasons of a refusal name the first nodes by row.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify
+from itertools import islice
+from typing import Any, TypeVar, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import force_setattr
+
+from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.profile import Profile
+from bayplan.core.model import events as on
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import Help, Refusal
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.distrust import Distrust
+from bayplan.core.state.waiting import Group, Waiter, Waiting
+from bayplan.scheduler.packing import pack, unpack
+
+PART = 500  # values in one part, so that a line of the journal stays below a few MB
+EVENTS: dict[str, type[Struct]] = {kind.__name__: kind for kind in get_args(on.Event)}
+Sort = tuple[int | float, ...]
+T = TypeVar("T")
+
+
+class Frame(Struct):
+    """What there is one of."""
+
+    version: int
+    generation: int  # of the terms
+    height: int
+    vacant: list[int]  # rows, in the order in which they became so
+    resources: list[str]  # the names of the columns
+    max_in_flight: int
+    ticket: int
+    order: Any  # what the order plugin remembers, packed
+
+
+class Row(Struct):
+    row: int
+    node: Node
+    free: list[int]  # by column; made again on the way back, and held against this
+
+
+class Fact(Struct):
+    """Something of the cluster that an event can tell again."""
+
+    on: str
+    event: Raw
+
+
+class Place(Struct):
+    node: str
+    pod: Pod
+
+
+class Hold(Struct):
+    pod: Pod
+    why: str
+
+
+class Doubt(Struct):
+    """What is remembered of a kubelet that refused a pod."""
+
+    node: str
+    resource: str
+    distrust: Distrust
+
+
+class Wait(Struct, omit_defaults=True):
+    """A pod that waits in a group, or whose bind is in flight (group -1)."""
+
+    pod: Pod
+    sort: Sort
+    arrival: int
+    group: int = -1
+    generation: int = -1
+    attempts: int = 0
+    rested_at: float = 0.0
+    told: list[str] = []
+
+
+class WaitGroup(Struct, omit_defaults=True):
+    """A group of waiting pods, without its members."""
+
+    key: Any  # packed
+    told: list[str] = []
+    newcomers: list[str] = []
+    refusal: Refusal | None = None
+    announced: Sort | None = None
+    sleeps_until: float = 0.0
+    has_alarm: bool = False
+    awake: list[tuple[Sort, int, str]] = []
+    resting: list[tuple[float, int, str]] = []
+
+
+class State(Struct, omit_defaults=True, tag="state"):
+    """A part of a snapshot; put together, all of it."""
+
+    frame: Frame | None = None
+    nodes: list[Row] = []
+    facts: list[Fact] = []
+    placed: list[Place] = []
+    orphans: list[Pod] = []
+    unreadable: list[tuple[str, str]] = []  # uid, node
+    doubts: list[Doubt] = []
+    held: list[Hold] = []
+    assumed: list[Wait] = []
+    groups: list[WaitGroup] = []
+    waiting: list[Wait] = []
+    ready: list[tuple[Sort, int, int]] = []  # sort key, ticket, group
+    timers: list[tuple[float, int, int, int]] = []  # when, ticket, group, kind
+    listed: list[tuple[Help, int]] = []  # groups by what could help them
+    complete: bool = False  # the last part says so
+
+    def add(self, part: "State") -> None:
+        self.frame = part.frame or self.frame
+        self.complete = part.complete
+        for name in LISTS:
+            getattr(self, name).extend(getattr(part, name))
+
+
+LISTS = tuple(name for name in State.__struct_fields__ if name not in ("frame", "complete"))
+
+
+# ---- the way there
+
+
+def take(engine: Engine) -> Iterator[State]:
+    """The engine's state in parts. Nothing may change it meanwhile."""
+    cluster, queue = engine.cluster, engine.waiting
+    number = {key: i for i, key in enumerate(queue.groups)}
+    yield State(frame=_frame(engine))
+    yield from _parts("nodes", _rows(cluster))
+    yield from _parts("facts", map(_fact, facts(cluster)))
+    places = (Place(cluster.name(at.row), at.pod) for at in cluster.pods.values())
+    yield from _parts("placed", places)
+    orphans = (pod for pods in cluster.orphans.values() for pod in pods.values())
+    yield from _parts("orphans", orphans)
+    yield from _parts("unreadable", engine.unreadable.items())
+    doubts = cluster.distrusted.nodes.items()
+    yield from _parts("doubts", (Doubt(n, r, d) for n, kept in doubts for r, d in kept.items()))
+    yield from _parts("held", (Hold(pod, why) for pod, why in engine.held.values()))
+    yield from _parts("assumed", (_wait(waiter, -1) for waiter in engine.assumed.values()))
+    yield from _parts("groups", map(_wait_group, queue.groups.values()))
+    members = (_wait(waiter, number[group.key]) for waiter, group in queue.pods.values())
+    yield from _parts("waiting", members)
+    # Entries of groups that are gone mean nothing any more.
+    ready = ((sort, n, number[key]) for sort, n, key in queue._ready if key in number)
+    yield from _parts("ready", ready)
+    timers = ((at, n, number[key], kind) for at, n, key, kind in queue._timers if key in number)
+    yield from _parts("timers", timers)
+    listed = ((kind, number[key]) for kind, keys in queue._by_kind.items() for key in keys)
+    yield from _parts("listed", listed)
+    yield State(complete=True)
+
+
+def facts(cluster: Cluster) -> Iterator[on.Event]:
+    """What the cluster knows beside nodes and pods, as the events that would tell it again."""
+    storage = cluster.storage
+    for name, labels in cluster.terms.namespaces.items():
+        yield on.NamespaceSeen(name, labels)
+    for name, resource in cluster.device_classes.resources.items():
+        yield on.DeviceClassSeen(name, resource)
+    yield on.StorageClassesHidden(storage.classes_are_hidden)
+    yield from map(on.StorageClassSeen, storage.classes.values())
+    yield from map(on.VolumeSeen, storage.volumes.values())
+    yield from map(on.ClaimSeen, storage.claims.values())
+
+
+def _parts(name: str, values: Iterable[Any]) -> Iterator[State]:
+    rest = iter(values)
+    while some := list(islice(rest, PART)):
+        part = State()
+        setattr(part, name, some)
+        yield part
+
+
+def _frame(engine: Engine) -> Frame:
+    cluster = engine.cluster
+    return Frame(
+        version=cluster.version,
+        generation=cluster.terms.generation,
+        height=cluster.height,
+        vacant=cluster.vacant,
+        resources=cluster.resources,
+        max_in_flight=engine.max_in_flight,
+        ticket=engine.waiting._ticket,
+        order=_packable(vars(engine.order)) if hasattr(engine.order, "__dict__") else None,
+    )
+
+
+def _packable(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Those that can be written down; the others stay as the plugin makes them."""
+    found = {}
+    for name, value in attributes.items():
+        try:
+            found[name] = pack(value)
+        except TypeError:
+            continue
+    return found
+
+
+def _rows(cluster: Cluster) -> Iterator[Row]:
+    width = len(cluster.resources)
+    for row in sorted(cluster.rows.values()):
+        node = cluster.nodes[row]
+        assert node is not None
+        yield Row(row, node, cluster.free[row, :width].tolist())
+
+
+def _fact(event: on.Event) -> Fact:
+    return Fact(type(event).__name__, Raw(msgspec.json.encode(event)))
+
+
+def _wait(waiter: Waiter, group: int) -> Wait:
+    return Wait(
+        pod=waiter.pod,
+        sort=waiter.sort,
+        arrival=waiter.arrival,
+        group=group,
+        generation=waiter.generation,
+        attempts=waiter.attempts,
+        rested_at=waiter.rested_at,
+        told=sorted(waiter.told),
+    )
+
+
+def _wait_group(group: Group) -> WaitGroup:
+    return WaitGroup(
+        key=pack(group.key),
+        told=sorted(group.told),
+        newcomers=list(group.newcomers),
+        refusal=group.refusal,
+        announced=group.announced,
+        sleeps_until=group.sleeps_until,
+        has_alarm=group.has_alarm,
+        awake=group.awake,
+        resting=group.resting,
+    )
+
+
+# ---- the way back
+
+
+def restore(state: State, profiles: Sequence[Profile]) -> Engine:
+    """An engine that decides as the one did that the state was taken of."""
+    engine, frame = _with_facts(state, profiles)
+    for hold in state.held:
+        engine.held[hold.pod.uid] = (hold.pod, hold.why)
+    _restore_queue(engine, state)
+    for name, value in (frame.order or {}).items():
+        setattr(engine.order, name, unpack(value))
+    terms = engine.cluster.terms
+    terms.generation, engine.cluster.version = frame.generation, frame.version
+    for waiter, _ in engine.waiting.pods.values():
+        if waiter.generation == terms.generation:
+            waiter.concerning = terms.concerning(waiter.pod)
+    return engine
+
+
+def restore_under(state: State, profiles: Sequence[Profile], now: float) -> Engine:
+    """The same cluster under other profiles: whoever waits joins their queue anew, in order."""
+    engine, _ = _with_facts(state, profiles)
+    for wait in sorted(state.waiting, key=lambda wait: wait.arrival):
+        engine.handle(on.PodSeen(wait.pod), now)
+    for hold in state.held:
+        engine.handle(on.PodSeen(hold.pod), now)
+    return engine
+
+
+def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Frame]:
+    """An engine that knows the cluster, and where nobody waits yet."""
+    frame = state.frame
+    assert frame is not None
+    keep = keeper()
+    engine = Engine(profiles, max_in_flight=frame.max_in_flight)
+    _restore_rows(engine.cluster, frame, state.nodes)
+    for fact in state.facts:
+        engine.handle(event_of(fact.on, fact.event), 0.0)
+    for place in state.placed:
+        engine.cluster.place(keep(place.pod), place.node)
+    for orphan in state.orphans:
+        engine.cluster.place(keep(orphan), orphan.node)
+    for uid, node in state.unreadable:
+        engine._close(uid, node)
+    for doubt in state.doubts:
+        engine.cluster.distrusted.put(doubt.node, doubt.resource, doubt.distrust)
+    for wait in state.assumed:
+        keep(wait.pod)
+        engine.assumed[wait.pod.uid] = _waiter(wait)
+    for wait in state.waiting:
+        keep(wait.pod)
+    return engine, frame
+
+
+def _restore_rows(cluster: Cluster, frame: Frame, rows: list[Row]) -> None:
+    """The nodes on the rows that they had. Who holds a row open goes again."""
+    columns = Node("\0columns", "", allocatable=dict.fromkeys(filter(None, frame.resources), 0))
+    cluster.add_node(columns)  # resources get their columns in the order of first sight
+    cluster.remove_node(columns.name)
+    nodes = {row.row: row.node for row in rows}
+    for row in range(frame.height):
+        cluster.add_node(nodes.get(row) or Node(f"\0{row}", ""))
+    cluster.add_node(Node("\0last", ""))  # so that no vacant row is the last one when it goes
+    for row in frame.vacant:
+        cluster.remove_node(f"\0{row}")
+    cluster.remove_node("\0last")
+
+
+def _restore_queue(engine: Engine, state: State) -> None:
+    queue = Waiting()
+    groups = [_group(each) for each in state.groups]
+    queue.groups = {group.key: group for group in groups}
+    for wait in state.waiting:
+        waiter, group = _waiter(wait), groups[wait.group]
+        if wait.pod.terms is not None:
+            waiter.own = engine.cluster.acquire_terms(wait.pod.terms)
+        group.members[wait.pod.uid] = waiter
+        queue.pods[wait.pod.uid] = (waiter, group)
+    queue._ready = [(sort, n, groups[i].key) for sort, n, i in state.ready]
+    queue._timers = [(at, n, groups[i].key, kind) for at, n, i, kind in state.timers]
+    heapify(queue._ready)
+    heapify(queue._timers)
+    for kind, i in state.listed:
+        queue._by_kind[kind][groups[i].key] = None
+    queue.asleep = sum(group.refusal is not None for group in groups)
+    assert state.frame is not None
+    queue._ticket = state.frame.ticket
+    engine.waiting = queue
+
+
+def _group(saved: WaitGroup) -> Group:
+    group = Group(unpack(saved.key))
+    group.told = frozenset(saved.told)
+    group.newcomers = dict.fromkeys(saved.newcomers)
+    group.refusal = saved.refusal
+    group.announced = saved.announced
+    group.sleeps_until = saved.sleeps_until
+    group.has_alarm = saved.has_alarm
+    group.awake = list(saved.awake)
+    group.resting = list(saved.resting)
+    return group
+
+
+def _waiter(wait: Wait) -> Waiter:
+    return Waiter(
+        pod=wait.pod,
+        sort=wait.sort,
+        arrival=wait.arrival,
+        generation=wait.generation,
+        attempts=wait.attempts,
+        rested_at=wait.rested_at,
+        told=frozenset(wait.told),
+    )
+
+
+def keeper() -> Callable[[Pod], Pod]:
+    """Gives pods with equal row keys or terms the same one, as the reader of manifests does."""
+    kept: dict[Any, Any] = {}
+
+    def keep(pod: Pod) -> Pod:
+        force_setattr(pod, "row", kept.setdefault(pod.row, pod.row))
+        if pod.terms is not None:
+            force_setattr(pod, "terms", kept.setdefault(pod.terms, pod.terms))
+        return pod
+
+    return keep
+
+
+def event_of(name: str, raw: Raw) -> on.Event:
+    """The event with this name; a KeyError where no event is called so."""
+    found: on.Event = _DECODERS[name].decode(raw)
+    return found
+
+
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in EVENTS.items()
+}
