@@ -17,7 +17,7 @@ from bayplan.kube.transport import Fenced, TransportError
 from bayplan.scheduler.feed import Condition
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
-from bayplan.scheduler.writer import CONDITION_EVERY_S, Writer
+from bayplan.scheduler.writer import CONDITION_EVERY_S, Settings, Writer
 from tests.kube_net.manual_clock import ManualClock
 from tests.scheduler.scripted import Answer, Scripted, Sent, ok, refused
 
@@ -47,7 +47,7 @@ class Rig:
             self.inbox,
             self.fence,
             lambda uid: self.conditions.get(uid, NEW),
-            workers=workers,
+            Settings(workers=workers),
         )
 
     async def settle(self) -> None:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from msgspec import Struct
+
 from bayplan.kube.clock import Clock
 from bayplan.kube.http import run
 from bayplan.kube.lease import NEVER, Lease
@@ -18,6 +20,7 @@ from bayplan.web.server import Answer, serving, text
 log = logging.getLogger("bayplan")
 
 HUNG_AFTER_S = 5.0
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Watched(Protocol):
@@ -27,21 +30,19 @@ class Watched(Protocol):
     is_ready: bool
 
 
-class Sidecar:
-    """`lease` makes the lease on the thread's own event loop; None: without leader election."""
+class Duties(Struct, frozen=True):
+    """What the thread is for. `lease` is made on its own event loop; None: no leader election."""
 
-    def __init__(
-        self,
-        main: Watched,
-        clock: Clock,
-        listen: str,
-        metrics: Callable[[], bytes],
-        lease: Callable[[], Awaitable[Lease]] | None,
-        on_lead: Callable[[], None],
-        on_lost: Callable[[], None],
-    ) -> None:
-        self._main, self._clock, self._listen, self._metrics = main, clock, listen, metrics
-        self._make_lease, self._on_lead, self._on_lost = lease, on_lead, on_lost
+    listen: str
+    metrics: Callable[[], bytes]
+    lease: Callable[[], Awaitable[Lease]] | None
+    on_lead: Callable[[], None]
+    on_lost: Callable[[], None]
+
+
+class Sidecar:
+    def __init__(self, main: Watched, clock: Clock, duties: Duties) -> None:
+        self._main, self._clock, self._duties = main, clock, duties
         self._lease: Lease | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
@@ -83,12 +84,12 @@ class Sidecar:
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         routes = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._expose}
-        async with serving(self._listen, routes) as self.port:
+        async with serving(self._duties.listen, routes) as self.port:
             self._started.set()
-            if self._make_lease is None:
+            if self._duties.lease is None:
                 await self._stopped.wait()
                 return
-            self._lease = await self._make_lease()
+            self._lease = await self._duties.lease()
             election = asyncio.create_task(self._elect(self._lease))
             await self._stopped.wait()
             election.cancel()
@@ -100,7 +101,7 @@ class Sidecar:
             await self._until_alive()
             await lease.acquire()
             log.info("holding the lease")
-            self._on_lead()
+            self._duties.on_lead()
             keeping = asyncio.create_task(lease.keep())
             try:
                 while not keeping.done():
@@ -112,7 +113,7 @@ class Sidecar:
                 keeping.cancel()
                 await asyncio.gather(keeping, return_exceptions=True)
             log.warning("the lease is lost")
-            self._on_lost()
+            self._duties.on_lost()
 
     async def _until_alive(self) -> None:
         """A replica that is not synced, or hangs, does not ask for the lease."""
@@ -129,4 +130,6 @@ class Sidecar:
         return text("ok") if self._main.is_ready else text("not synced yet", 503)
 
     async def _expose(self) -> Answer:
-        return Answer(self._metrics(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return Answer(
+            self._duties.metrics(), content_type="text/plain; version=0.0.4; charset=utf-8"
+        )

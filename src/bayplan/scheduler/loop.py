@@ -13,10 +13,13 @@ import logging
 from collections import Counter
 from typing import Protocol
 
+from msgspec import Struct
+
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.kube.clock import Clock
+from bayplan.kube.transport import ApiError, TransportError
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.watches import Watches
@@ -57,22 +60,23 @@ class Output(Protocol):
     async def close(self, binds_s: float, rest_s: float) -> None: ...
 
 
+class Parts(Struct):
+    """What the loop holds together."""
+
+    engine: Engine
+    inbox: Inbox
+    watches: Watches
+    writer: Output
+    fence: Fence
+    clock: Clock
+    recorders: list[Recorder]
+
+
 class Loop:
-    def __init__(
-        self,
-        engine: Engine,
-        inbox: Inbox,
-        watches: Watches,
-        writer: Output,
-        fence: Fence,
-        clock: Clock,
-        recorders: list[Recorder],
-        *,
-        leads: bool,
-    ) -> None:
-        self.engine, self.inbox, self.watches, self.writer = engine, inbox, watches, writer
-        self._fence, self._clock = fence, clock
-        self._recorders = recorders
+    def __init__(self, parts: Parts, *, leads: bool) -> None:
+        self.engine, self.inbox = parts.engine, parts.inbox
+        self.watches, self.writer = parts.watches, parts.writer
+        self._fence, self._clock, self._recorders = parts.fence, parts.clock, parts.recorders
         self.leads = leads
         self._must_read = False  # the pods, once, before the first decision as a new leader
         self._stopping = False
@@ -132,8 +136,21 @@ class Loop:
 
     async def _read_pods(self) -> None:
         """A new leader reads the pods once, as they are now: no watch may be behind the last
-        bind of the leader before."""
-        await self.watches.read_pods()
+        bind of the leader before. The watches go on meanwhile; what they bring late is older, and
+        an update from before a bind does not undo it."""
+        reading = asyncio.create_task(self.watches.read_pods())
+        while not reading.done() and not self._stopping:
+            self.ticked_at = self._clock.time()
+            await asyncio.wait([reading], timeout=LONGEST_WAIT_S)
+        if self._stopping:
+            reading.cancel()
+            return
+        try:
+            await reading
+        except (ApiError, TransportError) as error:
+            log.warning("the pods could not be read before leading: %s", error)
+            await self._clock.sleep(LONGEST_WAIT_S)
+            return
         while self.inbox:
             self._hear()
         if self._must_read:  # still the leader

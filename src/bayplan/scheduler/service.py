@@ -25,15 +25,15 @@ from bayplan.scheduler.config import Configuration, profiles_of
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal
-from bayplan.scheduler.leader import Sidecar
+from bayplan.scheduler.leader import Duties, Sidecar
 from bayplan.scheduler.live import Live
-from bayplan.scheduler.loop import Loop, Output, Recorder
+from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
 from bayplan.scheduler.metrics import Metrics
 from bayplan.scheduler.refusals import Refusals
 from bayplan.scheduler.shadow import Shadow
 from bayplan.scheduler.volumes import KnownClaims, VolumeBinder
 from bayplan.scheduler.watches import Watches
-from bayplan.scheduler.writer import Writer
+from bayplan.scheduler.writer import Settings, Writer
 from bayplan.web.server import serving
 
 log = logging.getLogger("bayplan")
@@ -103,9 +103,11 @@ class Service:
             self.inbox,
             self.fence,
             self.watches.pods.conditions.get,
-            workers=config.bind_workers,
-            bind_timeout_s=election.lease_duration - election.renew_deadline,
-            prepare=VolumeBinder(client, claims, clock, self.fence.check).prepare,
+            Settings(
+                workers=config.bind_workers,
+                bind_timeout_s=election.lease_duration - election.renew_deadline,
+                prepare=VolumeBinder(client, claims, clock, self.fence.check).prepare,
+            ),
         )
         if isinstance(self.writer, Writer):
             self.refusals.note = self.writer.note
@@ -123,16 +125,10 @@ class Service:
             self.metrics.journal_errors = lambda: self.journal.errors if self.journal else 0
         recorders: list[Recorder] = [self.metrics, self.live, claims]
         recorders += [part for part in (shadow, self.journal) if part is not None]
-        self.loop = Loop(
-            self.engine,
-            self.inbox,
-            self.watches,
-            self.writer,
-            self.fence,
-            clock,
-            recorders,
-            leads=not self._elects,
+        parts = Parts(
+            self.engine, self.inbox, self.watches, self.writer, self.fence, clock, recorders
         )
+        self.loop = Loop(parts, leads=not self._elects)
         self.metrics.leads = lambda: self.loop.leads
         self.metrics.kubelet_refusals = self.refusals.counts
 
@@ -158,15 +154,14 @@ class Service:
                 lambda error: log.warning("the lease: %s", error),
             )
 
-        sidecar = Sidecar(
-            self.loop,
-            RealClock(),
-            config.listen,
-            self.metrics.expose,
-            lease if self._elects else None,
+        duties = Duties(
+            listen=config.listen,
+            metrics=self.metrics.expose,
+            lease=lease if self._elects else None,
             on_lead=lambda: _soon(main, self.loop.lead),
             on_lost=lambda: _soon(main, self.loop.step_down),
         )
+        sidecar = Sidecar(self.loop, RealClock(), duties)
         if self._elects:
             self.fence.deadline = sidecar.deadline
         return sidecar

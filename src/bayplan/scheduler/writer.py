@@ -41,6 +41,12 @@ class Said(Struct, frozen=True, gc=False):
     version: str = ""  # the pod's resourceVersion, for an event
 
 
+class Settings(Struct, frozen=True):
+    workers: int = WORKERS
+    bind_timeout_s: float = 5.0
+    prepare: Prepare | None = None
+
+
 class Writer:
     """`condition_of` tells what the API holds now; None for a pod that is bound or gone."""
 
@@ -50,16 +56,13 @@ class Writer:
         inbox: Inbox,
         fence: Fence,
         condition_of: Callable[[str], Condition | None],
-        *,
-        workers: int = WORKERS,
-        bind_timeout_s: float = 5.0,
-        prepare: Prepare | None = None,
+        settings: Settings,
     ) -> None:
         self._client, self._clock, self._inbox, self._fence = client, client.clock, inbox, fence
-        self._condition_of, self._prepare = condition_of, prepare
-        self._binder = Binder(client, fence, bind_timeout_s)
+        self._condition_of, self._prepare = condition_of, settings.prepare
+        self._binder = Binder(client, fence, settings.bind_timeout_s)
         self._instance = socket.gethostname()
-        self._workers = workers
+        self._workers = settings.workers
         self._accepting = True
         self._binds: deque[Bind] = deque()
         self._preparing: dict[asyncio.Task[None], Bind] = {}
