@@ -48,7 +48,12 @@ POD: Json = {
             }
         ],
         "initContainers": [{"name": "side", "restartPolicy": "Always"}],
-        "volumes": [{"image": {"reference": "m"}}],
+        "volumes": [
+            {"image": {"reference": "m"}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "tmp", "ephemeral": {"volumeClaimTemplate": {}}},
+        ],
+        "resourceClaims": [{"name": "gpu"}],
         "resources": {"limits": {"cpu": "4"}},
         "overhead": {"cpu": "10m"},
         "nodeSelector": {"disk": "ssd"},

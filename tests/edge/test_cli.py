@@ -549,3 +549,68 @@ def test_the_picker_of_the_readme_works(tmp_path: Path, monkeypatch: pytest.Monk
     assert isinstance(effect, Bind)
     assert effect.placement.node == "b"
     assert engine.picking.fallbacks == {}
+
+
+def with_claim(name: str) -> Json:
+    found = pod("web", cpu="1")
+    found["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": name}}]
+    return found
+
+
+def test_volumes_of_the_dump_decide(write: Write) -> None:
+    metadata = {"name": "data", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    claim = {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"volumeName": "v"}}
+    here = {"matchExpressions": [{"key": "host", "operator": "In", "values": ["a"]}]}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [here]}}}
+    volume = {"kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": affinity}
+    nodes = [node("a", metadata={"name": "a", "labels": {"host": "a"}}), node("b")]
+    cluster = write("cluster.json", dump(*nodes, claim, volume))
+
+    result = run("fits", cluster, write("pod.json", with_claim("data")), "-o", "json")
+
+    assert json.loads(result.stdout) == {
+        "feasible": ["a"],
+        "reasons": {"b": ["node(s) didn't match PersistentVolume's node affinity"]},
+    }
+
+
+def test_a_pod_that_is_refused_as_a_whole_counts_no_nodes(write: Write) -> None:
+    result = run("fits", write("c.json", dump(node("a"))), write("p.json", with_claim("data")))
+
+    assert result.exit_code == 1
+    text = '0/1 nodes are available: persistentvolumeclaim "data" not found.'
+    assert text in result.stdout.splitlines()
+    assert "the cluster's files have none" in result.stderr
+
+
+def test_an_unbound_claim_needs_its_class_in_the_dump(write: Write) -> None:
+    claim: Json = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
+    claim["spec"] = {"storageClassName": "fast"}
+    waits: Json = {"kind": "StorageClass", "metadata": {"name": "fast"}, "provisioner": "csi.x"}
+    waits["volumeBindingMode"] = "WaitForFirstConsumer"
+    asked = write("pod.json", with_claim("data"))
+
+    unknown = run("fits", write("one.json", dump(node("a"), claim)), asked)
+    known = run("fits", write("two.json", dump(node("a"), claim, waits)), asked)
+
+    assert 'its storageclass "fast" is not known' in unknown.stdout
+    assert known.exit_code == 0
+
+
+def test_device_classes_of_the_dump_are_named(write: Write) -> None:
+    served: Json = {"kind": "DeviceClass", "metadata": {"name": "gpu"}}
+    served["spec"] = {"extendedResourceName": GPU}
+    asked = pod("train")
+    asked["spec"]["containers"][0]["resources"]["requests"] = {GPU: "1"}
+
+    result = run("fits", write("c.json", dump(node("a"), served)), write("p.json", asked))
+
+    assert f"node(s) could have {GPU} only through a DeviceClass" in result.stdout
+
+
+def test_volumes_do_not_decide_a_case() -> None:
+    asked = with_claim("data")
+    asked["spec"]["resourceClaims"] = [{"name": "gpu"}]
+    (answer,) = cases({"nodes": [node("a")], "pod": asked})
+
+    assert answer == {"feasible": ["a"], "reasons": {}}

@@ -39,7 +39,7 @@ def test_null_is_as_good_as_absent() -> None:
         (
             *("containers", "initContainers", "volumes", "resources", "overhead", "nodeName"),
             *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "priority"),
-            *("schedulerName", "schedulingGates", "preemptionPolicy"),
+            *("schedulerName", "schedulingGates", "preemptionPolicy", "resourceClaims"),
         )
     )
     assert read(nothing, {"phase": None, "conditions": None}, uid=None) == read()

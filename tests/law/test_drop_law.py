@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from bayplan.core.model.pods import Spread
-from bayplan.core.state import arrays, cluster, labels, podindex, terms
+from bayplan.core.state import (
+    arrays,
+    cluster,
+    deviceclasses,
+    distrust,
+    labels,
+    podindex,
+    storage,
+    terms,
+)
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
 from bayplan.testing import World
@@ -22,7 +31,7 @@ NOT_STATE = {
         "load_log": "only grows",
         "image_versions": "only rise",
         "_image_changes": "only rises",
-        "_demands": "derived from a row key and the resource columns",
+        "_demands": "derived from a row key, the resource columns and the device classes",
         "_undo": "the trial itself",
     },
     "Interner": {"changes": "only rises"},
@@ -36,11 +45,14 @@ NOT_STATE = {
     "Term": {"eligible": "derived from matched on demand; broken() recomputes them"},
     "OwnTerms": {"sums": "the same sums, by row key"},
     "TermTable": {"generation": "only rises"},
+    "Storage": {"_done": "where inverses go"},
+    "DeviceClasses": {"_done": "where inverses go", "_changed": "forgets the demands"},
+    "Distrusted": {"_done": "where inverses go", "_touch": "writes the logs"},
 }
 
 
 def test_what_is_not_compared_is_written_down() -> None:
-    for module in (arrays, cluster, labels, podindex, terms):
+    for module in (arrays, cluster, deviceclasses, distrust, labels, podindex, storage, terms):
         for thing in vars(module).values():
             if isinstance(thing, type) and thing.__module__ == module.__name__:
                 hidden = set(getattr(thing, "NOT_STATE", ()))

@@ -28,12 +28,15 @@ from bayplan.core.model.selectors import (
     Taint,
     Toleration,
 )
+from bayplan.core.model.volumes import ONE_POD, Claim, StorageClass, Volume
 from bayplan.core.state import cluster, labels
 from bayplan.core.state.laws import broken, picture
 from bayplan.testing import world
 from tests.conftest import check_kept, differences
 
 ZONE = "zone"
+REAL_ZONE = "topology.kubernetes.io/zone"
+GPU = "nvidia.com/gpu"
 SPACES = ("red", "blue")
 NAMES = tuple(f"n{i}" for i in range(10))
 TAINTS = (Taint("t", "", "NoSchedule"), Taint("p", "", "PreferNoSchedule"))
@@ -90,7 +93,7 @@ nodes = st.builds(
     ),
     name=st.sampled_from(NAMES),
     gpus=st.sampled_from(({}, {"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 4}, {"odd/one": 3})),
-    zone=st.sampled_from(({}, {ZONE: "z0"}, {ZONE: "z1"})),
+    zone=st.sampled_from(({}, {ZONE: "z0"}, {ZONE: "z1", REAL_ZONE: "z1"})),
     rack=st.sampled_from(({}, {"rack": "r0"}, {"rack": "r1"})),
     taints=st.sampled_from(((), TAINTS[:1], TAINTS[1:], TAINTS)),
     cordon=st.sampled_from((False, False, False, True)),
@@ -119,21 +122,76 @@ rows = st.fixed_dictionaries(
         "images": st.sampled_from(((), ("app:1",))),
         "priority": st.integers(0, 2),
         "namespace": st.sampled_from(SPACES),
+        "claims": st.sampled_from(((),) * 6 + (("red/a",), ("red/b", "red/a"))),
+        "resource_claims": st.sampled_from((False,) * 11 + (True,)),
     }
+)
+in_zone = (NodeTerm((Requirement(ZONE, "In", ("z0",)),)),)
+claims = st.builds(
+    Claim,
+    namespace=st.just("red"),
+    name=st.sampled_from("ab"),
+    uid=st.sampled_from("12"),
+    volume=st.sampled_from(("", "", "v0", "v1")),
+    completed=st.sampled_from((True, True, False)),
+    storage_class=st.sampled_from(("waits", "waits", "local", "")),
+    access_modes=st.sampled_from(((), (ONE_POD,))),
+    selected_node=st.sampled_from((None, None, None, "n0", "n1")),
+    deleting=st.sampled_from((False,) * 7 + (True,)),
+    lost=st.sampled_from((False,) * 7 + (True,)),
+)
+volumes = st.builds(
+    Volume,
+    name=st.sampled_from(("v0", "v1")),
+    terms=st.sampled_from((None, in_zone)),
+    zones=st.sampled_from(((), ((REAL_ZONE, ("z1", "z2")),))),
+    storage_class=st.sampled_from(("waits", "local")),
+    unclaimed=st.booleans(),
+)
+classes = st.builds(
+    StorageClass,
+    name=st.sampled_from(("waits", "local")),
+    waits=st.sampled_from((True, True, False)),
+    provisioner=st.sampled_from(("csi.example", "csi.example", "")),
+    topologies=st.sampled_from(((), in_zone)),
+)
+storage_events = st.one_of(
+    st.builds(on.ClaimSeen, claims),
+    st.builds(on.ClaimSeen, claims),
+    st.builds(on.VolumeSeen, volumes),
+    st.builds(on.StorageClassSeen, classes),
+    st.builds(on.ClaimGone, st.sampled_from(("red/a", "red/b"))),
+    st.builds(on.VolumeGone, st.sampled_from(("v0", "v1"))),
+    st.builds(on.StorageClassGone, st.sampled_from(("waits", "local"))),
+    st.builds(on.StorageClassesHidden, st.booleans()),
+    st.builds(on.DeviceClassSeen, st.sampled_from("xy"), st.sampled_from(("", GPU, "odd/one"))),
+    st.builds(on.DeviceClassGone, st.sampled_from("xy")),
+)
+refusals = st.builds(
+    on.KubeletRefused,
+    st.sampled_from(NAMES),
+    st.sampled_from((("pods",), (GPU,), ("cpu", GPU), ("never/seen",))),
 )
 
 
 class Laws(RuleBasedStateMachine):
     """Drives one engine with whatever may happen, and a second with the same events."""
 
-    @initialize(waste=st.sampled_from((0, 1024)))
-    def start(self, waste: int) -> None:
+    @initialize(
+        waste=st.sampled_from((0, 1024)),
+        known=st.sampled_from(((), (StorageClass("waits", True, "csi.example"),))),
+    )
+    def start(self, waste: int, known: tuple[StorageClass, ...]) -> None:
         labels.WASTE = cluster.WASTE = waste  # type: ignore
         self.engine, self.twin = Engine(), Engine()
         self.now = 0.0
         self.made = 0
         self.known: dict[str, Pod] = {}  # by uid, as the API has them
         self.binding: dict[str, str] = {}  # by uid: the node
+        for storage_class in known:
+            self.tell(on.StorageClassSeen(storage_class))
+            for name in "ab":
+                self.tell(on.ClaimSeen(Claim("red", name, "1", storage_class=storage_class.name)))
 
     def tell(self, event: on.Event) -> None:
         effects = self.engine.handle(event, self.now)
@@ -165,6 +223,44 @@ class Laws(RuleBasedStateMachine):
         assert node is not None
         labels = {**node.labels, "disk": disk, ZONE: f"z{zone}"}
         self.tell(on.NodeSeen(replace(node, labels=labels, taints=(), unschedulable=False)))
+
+    @rule(event=storage_events)
+    def see_storage(self, event: on.Event) -> None:
+        self.tell(event)
+
+    @rule(event=refusals)
+    def refuse_on_node(self, event: on.Event) -> None:
+        self.tell(event)
+
+    def wait_on_n0(self, **facts: Any) -> None:
+        """A pod that only n0 would do for waits, though n0 has room."""
+        self.made += 1
+        here = (NodeTerm(name_in=("n0",), named=("n0",)),)
+        pod = world.pod(f"p{self.made}", required=here, priority=3, **facts)
+        self.known[pod.uid] = pod
+        self.tell(on.PodSeen(pod))
+        self.tell(on.Tick())
+
+    @rule(volume_last=st.booleans())
+    def see_claim_late(self, volume_last: bool) -> None:
+        self.tell(on.NodeSeen(world.node("n0")))
+        self.tell(on.ClaimGone("red/a"))
+        self.tell(on.VolumeGone("v0"))
+        self.wait_on_n0(claims=("red/a",))
+        claim = on.ClaimSeen(Claim("red", "a", "1", "v0", completed=True))
+        news: list[on.Event] = [on.VolumeSeen(Volume("v0")), claim]
+        for event in reversed(news) if volume_last else news:
+            self.now += 10
+            self.tell(on.Tick())
+            self.tell(event)
+
+    @rule(resource=st.sampled_from(("pods", "cpu")))
+    def trust_again_late(self, resource: str) -> None:
+        self.tell(on.NodeSeen(world.node("n0")))
+        self.tell(on.KubeletRefused("n0", (resource,)))
+        self.wait_on_n0(cpu=100)
+        self.now += 10
+        self.tell(on.Tick())
 
     @rule(name=st.sampled_from(NAMES))
     def lose_node(self, name: str) -> None:
@@ -250,12 +346,27 @@ class Laws(RuleBasedStateMachine):
                 self.tell(on.PodSeen(pod))
         for node in [n for n in self.engine.cluster.nodes if n is not None]:
             self.tell(on.NodeSeen(node))
+        storage = self.engine.cluster.storage
+        for volume in storage.volumes.values():
+            self.tell(on.VolumeSeen(volume))
+        for claim in storage.claims.values():
+            self.tell(on.ClaimSeen(claim))
         assert "; ".join(differences(before, picture(self.engine.cluster))) == ""
 
-    @rule(data=st.data(), node=nodes, row=rows, labels=pod_labels, terms=own_terms)
+    @rule(
+        data=st.data(),
+        claim=claims,
+        volume=volumes,
+        node=nodes,
+        row=rows,
+        labels=pod_labels,
+        terms=own_terms,
+    )
     def try_and_drop(
         self,
         data: st.DataObject,
+        claim: Claim,
+        volume: Volume,
         node: Node,
         row: dict[str, Any],
         labels: dict[str, str],
@@ -269,12 +380,16 @@ class Laws(RuleBasedStateMachine):
         verdicts = self.engine.verdicts["bayplan"]
         with here.trial():
             (here.update_node if node.name in here.rows else here.add_node)(node)
+            here.storage.set_claim(claim.key, claim)
             here.place(pod, node.name)
+            here.distrusted.refused(node.name, GPU, self.now)
             with here.trial() as inner:
                 if data.draw(st.booleans()) and here.pods:
                     here.remove(data.draw(st.sampled_from(sorted(here.pods))))
                 with asking(verdicts, pod) as ask:
                     verdicts.best(ask)
+                here.storage.set_volume(volume.name, volume)
+                here.device_classes.set("x", data.draw(st.sampled_from((GPU, "odd/one"))))
                 if data.draw(st.booleans()):
                     here.remove_node(node.name)
                 if data.draw(st.booleans()):

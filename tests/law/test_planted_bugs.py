@@ -100,6 +100,48 @@ BUGS = (
         "if uid in self.cluster.pods:",
         "everything assumed is confirmed or forgotten",
     ),
+    Bug(
+        "claims-wake-nobody",
+        ENGINE,
+        "if storage.set_claim(claim.key, claim):",
+        "if storage.set_claim(claim.key, claim) and False:",
+        "a claim that changes wakes the pods that name it",
+    ),
+    Bug(
+        "volumes-wake-nobody",
+        ENGINE,
+        "if storage.set_volume(volume.name, volume):",
+        "if storage.set_volume(volume.name, volume) and False:",
+        "a volume that changes wakes the pods whose claims name it",
+    ),
+    Bug(
+        "users-of-claims-stay",
+        CLUSTER,
+        "self.storage.count(pod.row.claims, row, -1)",
+        "self.storage.count((), row, -1)",
+        "a removed pod frees its claims",
+    ),
+    Bug(
+        "distrust-not-logged",
+        "core/state/distrust.py",
+        "self._touch(node)",
+        "pass",
+        "kept verdicts follow what kubelets refuse",
+    ),
+    Bug(
+        "distrust-outlives-the-node",
+        CLUSTER,
+        "self.distrusted.forgive(name)",
+        "pass",
+        "a node that goes is forgotten",
+    ),
+    Bug(
+        "forgiven-in-silence",
+        ENGINE,
+        "self.waiting.wake((EventKind.NODE_FORGIVEN,), now)",
+        "pass",
+        "a node that takes pods again wakes those whom it refused",
+    ),
 )
 
 

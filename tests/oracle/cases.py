@@ -1152,6 +1152,11 @@ def case(rng: random.Random) -> Json:
     return _build(rng, focus, scored=False, size=rng.choice((1, 2, 3, 4, 4, 5, 6, 8, 10, 12)))
 
 
+def plain_case(rng: random.Random) -> Json:
+    """A case in which nothing is tight."""
+    return _build(rng, [], scored=False, size=rng.choice((1, 2, 3, 4, 6, 8, 12)))
+
+
 def cases(seed: int, count: int) -> Iterator[Json]:
     """This many cases; each has its own generator, so that any one can be made again alone."""
     for index in range(count):

@@ -1,9 +1,9 @@
 """Our engine beside kube-scheduler's own plugins: one case to both, and what differs.
 
 A case is one line of JSON, as the oracle and `bayplan fits --cases` read it, and both answers have
-the oracle's form. There are three streams of cases: *filters*, *scores*, and *kept*, where a case
-of either kind goes on through changes and our answers come from kept verdicts. A stream's name, a
-seed and an index make a case again:
+the oracle's form. There are four streams of cases: *filters*, *scores*, *kept*, where a case of
+either kind goes on through changes and our answers come from kept verdicts, and *volumes*, which
+go on likewise. A stream's name, a seed and an index make a case again:
 
     python -m tests.oracle.parity --stream scores --seed 7 --index 1234
 
@@ -39,7 +39,7 @@ from bayplan.core.state.view import View
 from bayplan.kube.read import Reader
 
 Json = dict[str, Any]
-Stream = Literal["filters", "scores", "kept"]
+Stream = Literal["filters", "scores", "kept", "volumes"]
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 SHOWN = 12  # lines of a difference
 STEPS = 6  # of a case that goes on
@@ -61,6 +61,9 @@ class Case(Options, frozen=True, rename="camel", kw_only=True):
     nodes: list[Raw] = []
     pods: list[Raw] = []
     namespaces: list[Raw] = []
+    persistentvolumeclaims: list[Raw] = []
+    persistentvolumes: list[Raw] = []
+    storageclasses: list[Raw] = []
     scores: bool = False
 
 
@@ -72,10 +75,13 @@ class Answer(Struct):
     error: str = ""
 
 
+Gone = Literal["node gone", "pod gone", "namespace gone", "claim gone", "volume gone", "class gone"]
+
+
 class Change(Struct, frozen=True):
     """An object that was seen, as it is now; or of one that is gone the name, of a pod the uid."""
 
-    kind: Literal["node", "pod", "namespace", "node gone", "pod gone", "namespace gone"]
+    kind: Literal["node", "pod", "namespace", "claim", "volume", "class"] | Gone
     what: Raw
 
 
@@ -119,6 +125,9 @@ class World:
             *(Change("node", node) for node in case.nodes),
             *(Change("namespace", namespace) for namespace in case.namespaces),
             *(Change("pod", pod) for pod in case.pods),
+            *(Change("class", each) for each in case.storageclasses),
+            *(Change("volume", volume) for volume in case.persistentvolumes),
+            *(Change("claim", claim) for claim in case.persistentvolumeclaims),
         ):
             self.see(change)
         self.pod: Pod = self.reader.pod(case.pod, newcomer=True)
@@ -136,6 +145,12 @@ class World:
             case "pod":
                 pod = self.reader.live_pod(change.what)
                 return on.PodSeen(pod) if pod else on.PodGone(self.reader.pod(change.what).uid)
+            case "claim":
+                return on.ClaimSeen(self.reader.claim(change.what))
+            case "volume":
+                return on.VolumeSeen(self.reader.volume(change.what))
+            case "class":
+                return on.StorageClassSeen(self.reader.storage_class(change.what))
         name = msgspec.json.decode(change.what, type=str)
         match change.kind:
             case "node gone":
@@ -144,6 +159,12 @@ class World:
                 return on.NamespaceGone(name)
             case "pod gone":
                 return on.PodGone(name)
+            case "claim gone":
+                return on.ClaimGone(name)
+            case "volume gone":
+                return on.VolumeGone(name)
+            case "class gone":
+                return on.StorageClassGone(name)
 
     def answer(self, *, scored: bool) -> Answer:
         """From verdicts that are computed afresh."""
@@ -213,7 +234,8 @@ def answers(recorded: Recorded) -> Iterator[Answer]:
         for step in recorded.steps:
             for change in step.changes:
                 world.see(change)
-            of_kind = world.kept_answer if recorded.stream == "kept" else world.answer
+            going_on = recorded.stream in ("kept", "volumes")
+            of_kind = world.kept_answer if going_on else world.answer
             yield of_kind(scored=case.scores)
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
@@ -305,7 +327,9 @@ def history(stream: Stream, seed: int, index: int) -> list[tuple[list[Change], J
         return [([], cases.case(random.Random(f"{seed}/{index}")))]
     if stream == "scores":
         return [([], cases.score_case(random.Random(f"{seed}/score/{index}")))]
-    rng = random.Random(f"{seed}/kept/{index}")
+    rng = random.Random(f"{seed}/{stream}/{index}")
+    if stream == "volumes":
+        return volume_history(rng)
     one = cases.score_case if index % 2 else cases.case
     case, donor = one(rng), one(rng)
     while index % 4 and len(case["nodes"]) < MANY:
@@ -315,6 +339,29 @@ def history(stream: Stream, seed: int, index: int) -> list[tuple[list[Change], J
         case = {**case, **{kind: list(case[kind]) for kind in ("nodes", "pods", "namespaces")}}
         changing = Changing(rng, case, donor, f"{step}-")
         steps.append(([changing.change() for _ in range(rng.choice((1, 1, 2)))], case))
+    return steps
+
+
+def volume_history(rng: random.Random) -> list[tuple[list[Change], Json]]:
+    from tests.oracle import cases
+    from tests.oracle.volume_cases import KINDS, Volumes, volume_case
+
+    case, donor = volume_case(rng), cases.plain_case(rng)
+    while not donor["pods"]:  # whose pods use no claims
+        donor = cases.plain_case(rng)
+    called: dict[str, Any] = dict(zip(KINDS, ("claim", "volume", "class"), strict=True))
+    steps: list[tuple[list[Change], Json]] = [([], case)]
+    for step in range(1, STEPS):
+        copied = ("nodes", "pods", "namespaces", *KINDS)
+        case = {**case, **{kind: list(case[kind]) for kind in copied}}
+        if rng.random() < 0.3:
+            steps.append(([Changing(rng, case, donor, f"{step}-").change()], case))
+            continue
+        volumes = Volumes(rng, case)
+        kind, name, new = volumes.alter()
+        key = f"{volumes.namespace}/{name}" if kind == KINDS[0] else name
+        gone: Any = f"{called[kind]} gone"
+        steps.append(([Change(called[kind], _raw(new)) if new else Change(gone, _raw(key))], case))
     return steps
 
 

@@ -37,6 +37,9 @@ VERDICTS = "core/engine/verdicts.py"
 ROWS = "kube/rows.py"
 TERMS = "kube/terms.py"
 READ = "kube/read.py"
+VOLUMES = "core/plugins/volumes.py"
+STORAGE = "core/state/storage.py"
+READ_VOLUMES = "kube/volumes.py"
 
 TOPOLOGY_SPREAD = (
     Bug(
@@ -860,8 +863,8 @@ KEEPING: tuple[Bug, ...] = (
     Bug(
         "node-count-not-followed",
         IMAGES,
-        "return (cluster.node_count, tuple(",
-        "return (0, tuple(",
+        "return (len(cluster.rows), *[",
+        "return (0, *[",
         "how far an image has spread depends on the number of nodes",
     ),
     Bug(
@@ -870,6 +873,156 @@ KEEPING: tuple[Bug, ...] = (
         "if kept.load_position == head:",
         "if kept.load_position >= 0:",
         "kept verdicts follow placements",
+    ),
+)
+
+ABOUT_VOLUMES: tuple[Bug, ...] = (
+    Bug(
+        "half-bound-is-bound",
+        "core/model/volumes.py",
+        'return self.completed and self.volume != ""',
+        'return self.volume != ""',
+        "a claim is bound only when that is completed",
+    ),
+    Bug(
+        "terms-of-the-last-volume-only",
+        VOLUMES,
+        "unreached |= ~any_term(use.volume.terms, view)",
+        "unreached = ~any_term(use.volume.terms, view)",
+        "every volume must be reached",
+    ),
+    Bug(
+        "missing-volume-hides-affinity",
+        VOLUMES,
+        "np.where(unreached, np.int8(UNREACHED), np.int8(NO_VOLUME))",
+        "np.where(unreached, np.int8(NO_VOLUME), np.int8(NO_VOLUME))",
+        "the first claim that fails on a node gives the reason",
+    ),
+    Bug(
+        "selected-node-ignored",
+        VOLUMES,
+        "made = view.named((claim.selected_node,))",
+        "pass",
+        "a claim that was given a node is made there only",
+    ),
+    Bug(
+        "empty-selected-node-is-none",
+        READ_VOLUMES,
+        "selected_node=notes.get(SELECTED_NODE),",
+        "selected_node=notes.get(SELECTED_NODE) or None,",
+        "an annotation without a value names no node",
+    ),
+    Bug(
+        "topologies-ignored",
+        VOLUMES,
+        "if use.storage_class.topologies:",
+        "if False:",
+        "volumes are made where the class allows it",
+    ),
+    Bug(
+        "no-provisioner-provisions",
+        "core/model/volumes.py",
+        'NO_PROVISIONER = ("", "kubernetes.io/no-provisioner")',
+        'NO_PROVISIONER = ("",)',
+        "a class without a provisioner makes nothing",
+    ),
+    Bug(
+        "lost-after-deleting",
+        VOLUMES,
+        "if claim.lost:",
+        "if claim.lost and not claim.deleting:",
+        "that its volume is gone is said first",
+    ),
+    Bug(
+        "anybodys-ephemeral-volume",
+        VOLUMES,
+        "if use.ephemeral and claim.owner != ask.row.claim_owner:",
+        "if use.ephemeral and not claim.owner:",
+        "a generic ephemeral volume belongs to its pod",
+    ),
+    Bug(
+        "any-owner-controls",
+        READ_VOLUMES,
+        "for o in metadata.owner_references or () if o.controller]",
+        "for o in metadata.owner_references or ()]",
+        "only the controller owns a claim",
+    ),
+    Bug(
+        "one-pod-anywhere-but-here",
+        VOLUMES,
+        "use.users and not use.ephemeral",
+        "len(use.users) > 1 and not use.ephemeral",
+        "one other pod is enough",
+    ),
+    Bug(
+        "users-not-taken-back",
+        STORAGE,
+        "rows[row] = rows.get(row, 0) + sign",
+        "rows[row] = rows.get(row, 0) + 1",
+        "a pod that goes frees its claims",
+    ),
+    Bug(
+        "other-namespaces-claims",
+        READ_VOLUMES,
+        "claims.append(f\"{namespace}/{volume.persistent_volume_claim.claim_name or ''}\")",
+        "claims.append(f\"default/{volume.persistent_volume_claim.claim_name or ''}\")",
+        "a pod uses the claims of its own namespace",
+    ),
+    Bug(
+        "old-class-annotation-ignored",
+        READ_VOLUMES,
+        'storage_class=notes.get(_CLASS, spec.storage_class_name or ""),',
+        'storage_class=spec.storage_class_name or "",',
+        "the old annotation is stronger than the field",
+    ),
+    Bug(
+        "zones-not-split",
+        READ_VOLUMES,
+        '_BETWEEN_ZONES = "__"',
+        '_BETWEEN_ZONES = "--"',
+        "a volume may be in several zones",
+    ),
+    Bug(
+        "unzoned-nodes-refused",
+        VOLUMES,
+        "return (outside & zoned).view(np.int8)",
+        "return outside.view(np.int8)",
+        "a node without any zone label takes every volume",
+    ),
+    Bug(
+        "newer-label-not-looked-at",
+        VOLUMES,
+        "inside |= (codes == 0) & newer",
+        "inside |= False & newer",
+        "an old label of a volume is matched by the node's newer one",
+    ),
+    Bug(
+        "rejected-after-narrowing",
+        "core/engine/profile.py",
+        "self.rejects.append((len(self.refusers), plugin))",
+        "self.rejects.insert(0, (len(self.refusers), plugin))",
+        "the first plugin that rejects the pod says why",
+    ),
+    Bug(
+        "any-volume-will-do",
+        STORAGE,
+        "return Use(key, ephemeral, claim, self.volumes.get(claim.volume), users=users)",
+        "return Use(key, ephemeral, claim, Volume(claim.volume), users=users)",
+        "volumes decide",
+    ),
+    Bug(
+        "claims-not-asked-on-top",
+        VERDICTS,
+        "if ask.own is not None or ask.concerning or ask.pod.row.claims:",
+        "if ask.own is not None or ask.concerning:",
+        "pods with claims get more than what is kept for their template",
+    ),
+    Bug(
+        "rejection-not-on-top",
+        VERDICTS,
+        "if self._rejection(ask, self._wide_rejects) is not None:",
+        "if False:",
+        "a pod whose claims are not there goes nowhere",
     ),
 )
 

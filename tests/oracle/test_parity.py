@@ -18,6 +18,7 @@ CASES: dict[Stream, int] = {
     "filters": 20_000 if PROVE else 4_000,
     "scores": 6_000 if PROVE else 1_500,
     "kept": 4_000 if PROVE else 400,
+    "volumes": 4_000 if PROVE else 400,
 }
 MEASURED = 10_000 if PROVE else 3_000
 FIXED_SEED = 401
@@ -63,6 +64,11 @@ def test_scores_agree(seed: int, shard: int) -> None:
 @pytest.mark.parametrize("shard", SHARDS)
 def test_kept_verdicts_agree_through_changes(seed: int, shard: int) -> None:
     agree("kept", seed, shard)
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_volumes_agree_through_changes(seed: int, shard: int) -> None:
+    agree("volumes", seed, shard)
 
 
 def test_cases_reach_their_bars(seed: int) -> None:

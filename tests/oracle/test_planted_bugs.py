@@ -16,13 +16,14 @@ import msgspec
 import pytest
 
 from tests.oracle.parity import CRASHED, Caught, Stream, print_seed, record, run_seed
-from tests.oracle.planted_bugs import BUGS, KEEPING, Bug, plant
+from tests.oracle.planted_bugs import ABOUT_VOLUMES, BUGS, KEEPING, Bug, plant
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
-CASES: dict[Stream, int] = {"filters": 2000, "scores": 2000, "kept": 1500}
+CASES: dict[Stream, int] = {"filters": 2000, "scores": 2000, "kept": 1500, "volumes": 800}
 DECIDING: tuple[Stream, ...] = ("filters", "scores")
 GOING_ON: tuple[Stream, ...] = ("kept",)
+WITH_VOLUMES: tuple[Stream, ...] = ("volumes",)
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +48,11 @@ def deciding(shared: Path, seed: int) -> Path:
 @pytest.fixture(scope="session")
 def going_on(shared: Path, seed: int) -> Path:
     return recorded(shared, seed, GOING_ON)
+
+
+@pytest.fixture(scope="session")
+def with_volumes(shared: Path, seed: int) -> Path:
+    return recorded(shared, seed, WITH_VOLUMES)
 
 
 def recorded(folder: Path, seed: int, streams: tuple[Stream, ...]) -> Path:
@@ -103,6 +109,13 @@ def test_a_bug_in_keeping_is_caught(bug: Bug, copy: Path, going_on: Path) -> Non
     catch(bug, copy, going_on)
 
 
-def test_without_a_bug_nothing_is_caught(copy: Path, deciding: Path, going_on: Path) -> None:
-    for cases in (deciding, going_on):
+@pytest.mark.parametrize("bug", ABOUT_VOLUMES, ids=lambda bug: bug.name)
+def test_a_bug_about_volumes_is_caught(bug: Bug, copy: Path, with_volumes: Path) -> None:
+    catch(bug, copy, with_volumes)
+
+
+def test_without_a_bug_nothing_is_caught(
+    copy: Path, deciding: Path, going_on: Path, with_volumes: Path
+) -> None:
+    for cases in (deciding, going_on, with_volumes):
         assert answer_with(copy, cases).difference == ""

@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 
 from bayplan.core.engine.engine import Engine
-from bayplan.core.model.events import NamespaceSeen, NodeSeen, PodSeen
+from bayplan.core.model.events import (
+    ClaimSeen,
+    DeviceClassSeen,
+    Event,
+    KubeletRefused,
+    NamespaceSeen,
+    NodeSeen,
+    PodSeen,
+    StorageClassSeen,
+    VolumeSeen,
+)
 from bayplan.core.model.nodes import Image
 from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, Spread
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint, Toleration
 from bayplan.core.model.verdicts import Reason
+from bayplan.core.model.volumes import ONE_POD, Claim, StorageClass, Volume
 from bayplan.core.plugins.hooks import Ask, Reads
 from bayplan.core.plugins.registry import BUILT_IN
 from bayplan.core.state.arrays import Codes, Ints
@@ -37,7 +48,7 @@ def cluster() -> Cluster:
         made = node(
             f"n{i}",
             gpus=i % 4 * 2,
-            labels={"size": str(i), **({ZONE: f"z{i % 3}"} if i % 4 else {})},
+            labels={"size": str(i), **(in_zone(i) if i % 4 else {})},
             taints=taints,
             unschedulable=i == 5,
             images=(Image(("app:1",), (i + 1) * 100 << 20),) if i % 2 else (),
@@ -54,8 +65,34 @@ def cluster() -> Cluster:
             ports=each.row.ports,
         )
         engine.handle(PodSeen(bound), 0)
+    for event in storage():
+        engine.handle(event, 0)
+    engine.handle(PodSeen(pod("uses", node="n1", claims=("default/single",))), 0)
+    engine.handle(KubeletRefused("n2", ("cpu", "pods")), 0)
+    engine.handle(DeviceClassSeen("gpu", "nvidia.com/gpu"), 0)
     engine.cluster.remove_node("n7")
     return engine.cluster
+
+
+def storage() -> list[Event]:
+    in_zone = (NodeTerm((Requirement(ZONE, "In", ("z1",)),)),)
+    claims = (
+        Claim("default", "near", "1", "zoned", completed=True),
+        Claim("default", "single", "2", "any", completed=True, access_modes=(ONE_POD,)),
+        Claim("default", "new", "3", storage_class="waits"),
+        Claim("default", "chosen", "4", storage_class="waits", selected_node="n3"),
+    )
+    zones = (("topology.kubernetes.io/zone", ("z1",)),)
+    return [
+        StorageClassSeen(StorageClass("waits", True, "csi.example", in_zone)),
+        VolumeSeen(Volume("zoned", in_zone, zones)),
+        VolumeSeen(Volume("any")),
+        *map(ClaimSeen, claims),
+    ]
+
+
+def in_zone(i: int) -> dict[str, str]:
+    return {ZONE: f"z{i % 3}", "topology.kubernetes.io/zone": f"z{i % 3}"}
 
 
 def newcomers() -> list[Pod]:
@@ -79,6 +116,11 @@ def newcomers() -> list[Pod]:
         pod("near", labels=web, terms=terms(affinity=(other,))),
         pod("far", labels=web, terms=terms(anti_affinity=(other,))),
         pod("fond", terms=terms(preferred=((10, other), (-3, other)))),
+        pod("near", claims=("default/near", "default/new")),
+        pod("single", claims=("default/single",)),
+        pod("chosen", claims=("default/chosen",)),
+        pod("claimless", claims=("default/none",)),
+        pod("devices", resource_claims=True),
     ]
 
 
@@ -143,6 +185,16 @@ class AnswersTooLittle(Sound):
         return np.zeros(1, dtype=np.int64)
 
 
+class RejectsByLabel(Sound):
+    def reject(self, ask: Ask, cluster: Cluster) -> Reason | None:
+        return Reason("labelled", False, frozenset()) if "checked-by" in ask.pod.labels else None
+
+
+class RejectsInWords(Sound):
+    def reject(self, ask: Ask, cluster: Cluster) -> str:
+        return "no"
+
+
 class DoesNotSay(Sound):
     reads = None  # type: ignore[assignment]
 
@@ -162,6 +214,8 @@ def test_a_sound_plugin_passes(cluster: Cluster) -> None:
         (ScoresTooHigh, "outside 0 to 100"),
         (AnswersTooLittle, "answers for"),
         (DoesNotSay, "does not say what it reads"),
+        (RejectsByLabel, "depends on labels"),
+        (RejectsInWords, "not a Reason"),
     ],
 )
 def test_the_checker_finds_the_fault(plugin: type, fault: str, cluster: Cluster) -> None:

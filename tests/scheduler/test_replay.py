@@ -225,7 +225,7 @@ TestHistories.settings = settings(
 RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "unreadable", "order", "max_in_flight"}
     | {"profiles", "verdicts", "picking", "plugin_errors"},  # made anew
-    Waiting: {"pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
+    Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
     | {"announced", "sleeps_until", "has_alarm"},
     Waiter: {"pod", "sort", "arrival", "own", "concerning", "generation", "attempts"}
@@ -261,7 +261,9 @@ def test_values_of_the_core_come_back_as_they_were(value: Any) -> None:
     assert type(again) is type(value)
 
 
-@pytest.mark.parametrize("value", [object(), Path(), world.World, OrderedDict()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [object(), Path(), world.World, OrderedDict()], ids=lambda value: type(value).__name__
+)
 def test_what_is_not_of_the_core_is_refused(value: Any) -> None:
     with pytest.raises(TypeError):
         pack(value)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from bayplan.cli.shell import OUTPUT, Commands
+from bayplan.cli.shell import OUTPUT, BadInput, Commands
 from bayplan.cli.tables import table
 
 SIZES = (1_000, 10_000, 100_000)
@@ -24,11 +24,25 @@ QUESTIONS = (  # what, key, unit
     ("fits on all nodes", "fits_all_ms_p99", "ms"),
 )
 
+CONTENDERS = (  # name, prefix of its keys
+    ("kube-scheduler", "kube_scheduler"),
+    ("bayplan", "bayplan"),
+    ("bare loop", "bare_loop"),
+)
+FIGURES = (  # heading, key without the prefix, format
+    ("PODS/S", "pods_per_s", "{:,.0f}"),
+    ("WITH EVENTS/S", "events_pods_per_s", "{:,.0f}"),
+    ("CPU MS/POD", "cpu_ms_per_pod", "{:.2f}"),
+    ("REQUESTS/POD", "requests_per_pod", "{:.2f}"),
+    ("RSS MIB", "rss_mib", "{:,.0f}"),
+)
+
 HELP = """Measure Bayplan on this machine.
 
 \b
-Example:
+Examples:
   bayplan bench engine --quick
+  bayplan bench throughput --quick
 """
 ENGINE_HELP = """Decisions per second of the engine, beside a bare NumPy loop in the same run.
 
@@ -38,6 +52,24 @@ Without --nodes or --quick it takes minutes and some GiB of memory.
 Examples:
   bayplan bench engine --quick
   bayplan bench engine --nodes 1000,10000 -o json
+"""
+THROUGHPUT_HELP = """Pods per second on a real control plane, beside kube-scheduler and a bare loop.
+
+It starts etcd and kube-apiserver on this machine; where they are missing, they are built first,
+which takes minutes (docs/control-plane.md). Whatever else runs here takes part in the figures.
+
+\b
+Examples:
+  bayplan bench throughput --quick
+  bayplan bench throughput --sizes 1000x3000 --rounds 3 -o json
+"""
+MEMORY_HELP = """Memory of the scheduler while 20,000 pods come at once, three times.
+
+It starts etcd and kube-apiserver on this machine, as `bayplan bench throughput` does.
+
+\b
+Example:
+  bayplan bench memory --quick
 """
 
 
@@ -50,6 +82,23 @@ def sizes_of(text: str) -> tuple[int, ...]:
     if any(not 100 <= size <= 1_000_000 for size in sizes):
         raise click.BadParameter("a cluster here has 100 to 1000000 nodes")
     return sizes
+
+
+def nodes_and_pods(text: str) -> tuple[tuple[int, int], ...]:
+    """Pairs such as 1000x3000, with commas between."""
+    sizes = []
+    for part in text.split(","):
+        nodes, _, pods = part.partition("x")
+        if not (nodes.isdecimal() and pods.isdecimal()):
+            raise click.BadParameter(f"{text!r} is not of the form 1000x3000,5000x10000")
+        sizes.append((int(nodes), int(pods)))
+    if any(not 1 < pods <= 8 * nodes for nodes, pods in sizes):
+        raise click.BadParameter("a node has 8 GPUs and a pod wants one: at most 8 pods a node")
+    return tuple(sizes)
+
+
+def progress(text: str) -> None:
+    click.echo(text, file=sys.stderr)
 
 
 @click.group(cls=Commands, help=HELP, invoke_without_command=True)
@@ -67,9 +116,6 @@ def bench(ctx: click.Context) -> None:
 def bench_engine(nodes: tuple[int, ...] | None, quick: bool, output: str) -> None:
     from bayplan.bench import engine  # here, because it needs a Unix and the rest does not
 
-    def progress(text: str) -> None:
-        click.echo(text, file=sys.stderr)
-
     report = engine.run(nodes or (QUICK if quick else SIZES), progress=progress)
     click.echo(msgspec.json.encode(report) if output == "json" else render(report))
 
@@ -83,3 +129,86 @@ def render(report: dict[str, Any]) -> str:
         f"{what}: p99 {report[key]:,.3g} {unit}" for what, key, unit in QUESTIONS if key in report
     ]
     return "\n".join(lines)
+
+
+@bench.command(name="throughput", help=THROUGHPUT_HELP)
+@click.option("--rounds", type=click.IntRange(1, 100), help="Of each size.  [default: 5]")
+@click.option(
+    "--sizes", type=nodes_and_pods, metavar="NODESxPODS,…", help="[default: 1000x3000,5000x10000]"
+)
+@click.option("--quick", is_flag=True, help="One round of 200 nodes and 600 pods.")
+@OUTPUT
+def bench_throughput(
+    rounds: int | None, sizes: tuple[tuple[int, int], ...] | None, quick: bool, output: str
+) -> None:
+    from msgspec.structs import replace
+
+    from bayplan.bench import throughput
+
+    plan = throughput.QUICK if quick else throughput.Plan()
+    if sizes is not None:
+        plan = replace(plan, sizes=tuple(throughput.Size(*size) for size in sizes))
+    if rounds is not None:
+        plan = replace(plan, rounds=rounds)
+    try:
+        report = throughput.run(plan, progress)
+    except throughput.BenchError as error:
+        raise BadInput(str(error)) from None
+    click.echo(msgspec.json.encode(report) if output == "json" else render_throughput(report))
+
+
+@bench.command(name="memory", help=MEMORY_HELP)
+@click.option("--quick", is_flag=True, help="2,000 pods at once.")
+@OUTPUT
+def bench_memory(quick: bool, output: str) -> None:
+    from bayplan.bench import memory, throughput
+
+    try:
+        report = memory.run(memory.QUICK if quick else memory.Plan(), progress)
+    except throughput.BenchError as error:
+        raise BadInput(str(error)) from None
+    click.echo(msgspec.json.encode(report) if output == "json" else render_memory(report))
+
+
+def render_throughput(report: dict[str, Any]) -> str:
+    """A line per size and contender, then the ratios and the steady pace."""
+    header = ["NODES", "PODS", "CONTENDER", *(heading for heading, _, _ in FIGURES)]
+    rows, ratios = [], []
+    for result in report["results"]:
+        for name, prefix in CONTENDERS:
+            figures = [form.format(result[f"{prefix}_{key}"]) for _, key, form in FIGURES]
+            rows.append([f"{result['nodes']:,}", f"{result['pods']:,}", name, *figures])
+        ratios.append(
+            "{nodes:,} nodes: bayplan is {bayplan_over_kube:.2f} times kube-scheduler and "
+            "{bayplan_over_bare:.2f} times the bare loop; with events "
+            "{bayplan_events_over_kube:.2f} and {bayplan_events_over_bare:.2f}; "
+            "CPU {bayplan_cpu_over_bare:.2f} times the bare loop's".format(**result)
+        )
+    steady = [
+        f"from creation to bind at a steady pace, {name}: "
+        f"p50 {report[f'steady_{prefix}_ms_p50']:.1f} ms, "
+        f"p99 {report[f'steady_{prefix}_ms_p99']:.1f} ms"
+        for name, prefix in CONTENDERS
+        if f"steady_{prefix}_ms_p50" in report
+    ]
+    return "\n".join([table(header, rows), *ratios, *steady])
+
+
+def render_memory(report: dict[str, Any]) -> str:
+    """A line per batch, then the two ratios."""
+    found = report["memory"]
+    columns = zip(found["peak_mib"], found["bound_mib"], found["deleted_mib"], strict=True)
+    rows = [
+        [str(number), *(f"{mib:,.1f}" for mib in batch)]
+        for number, batch in enumerate(columns, start=1)
+    ]
+    growth = max(found["peak_growth"], default=0.0)
+    return "\n".join(
+        [
+            table(["BATCH", "PEAK MIB", "ALL BOUND MIB", "DELETED MIB"], rows),
+            f"{found['pods']:,} pods at once on {found['nodes']:,} nodes; without pods "
+            f"{found['idle_mib']:,.1f} MiB",
+            f"the first peak is {found['peak_over_bound']:.2f} times what all of them bound take; "
+            f"later batches raise it by {100 * growth:.1f} %",
+        ]
+    )

@@ -9,10 +9,19 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bayplan.core.engine.engine import Engine
-from bayplan.core.engine.profile import Profile, ProfileConfig
+from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConfig
 from bayplan.core.engine.questions import fits
 from bayplan.core.model.events import NamespaceSeen, NodeSeen, PodSeen
 from bayplan.kube.read import Reader, Unreadable
+
+# A case has nodes, pods and namespaces; what else there may be in a cluster does not decide it.
+FILTERS = (
+    *("NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts"),
+    *("NodeResourcesFit", "PodTopologySpread", "InterPodAffinity"),
+)
+PROFILE = ProfileConfig(
+    plugins={"filter": PluginSet(tuple(map(Enabled, FILTERS)), disabled=(Enabled("*"),))}
+)
 
 
 class Case(Struct):
@@ -35,7 +44,7 @@ class Failure(Struct):
 
 def answers(lines: Iterable[bytes]) -> Iterator[bytes]:
     """An answer for each line that is not blank, in their order, each with its newline."""
-    profile, reader = Profile(ProfileConfig()), Reader()  # neither keeps anything of a case
+    profile, reader = Profile(PROFILE), Reader()  # neither keeps anything of a case
     decoder, encoder = msgspec.json.Decoder(Case), msgspec.json.Encoder()
     for number, line in enumerate(lines, 1):
         if line.isspace():

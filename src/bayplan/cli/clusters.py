@@ -15,7 +15,17 @@ from msgspec import Struct
 from bayplan.cli.shell import BadInput
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.verdicts import Verdicts
-from bayplan.core.model.events import NamespaceSeen, NodeSeen, PodSeen, PodUnreadable
+from bayplan.core.model.events import (
+    ClaimSeen,
+    DeviceClassSeen,
+    NamespaceSeen,
+    NodeSeen,
+    PodSeen,
+    PodUnreadable,
+    StorageClassesHidden,
+    StorageClassSeen,
+    VolumeSeen,
+)
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.kube import wire
@@ -58,6 +68,14 @@ class Loaded:
             self._add(path, source, self._add_runtime)
         for source in dump.namespaces:
             self._add(path, source, self._add_namespace)
+        for source in dump.storage_classes:
+            self._add(path, source, self._add_storage_class)
+        for source in dump.volumes:
+            self._add(path, source, self._add_volume)
+        for source in dump.claims:
+            self._add(path, source, self._add_claim)
+        for source in dump.device_classes:
+            self._add(path, source, self._add_device_class)
         for source in dump.nodes:
             self._add(path, source, self._add_node)
         for i, source in enumerate(dump.pods):
@@ -87,6 +105,18 @@ class Loaded:
 
     def _add_namespace(self, source: Source) -> None:
         self.engine.handle(NamespaceSeen(*self._reader.namespace(source)), 0.0)
+
+    def _add_storage_class(self, source: Source) -> None:
+        self.engine.handle(StorageClassSeen(self._reader.storage_class(source)), 0.0)
+
+    def _add_volume(self, source: Source) -> None:
+        self.engine.handle(VolumeSeen(self._reader.volume(source)), 0.0)
+
+    def _add_claim(self, source: Source) -> None:
+        self.engine.handle(ClaimSeen(self._reader.claim(source)), 0.0)
+
+    def _add_device_class(self, source: Source) -> None:
+        self.engine.handle(DeviceClassSeen(*self._reader.device_class(source)), 0.0)
 
     def _add_node(self, source: Source) -> None:
         node = self._reader.node(source)
@@ -124,6 +154,8 @@ def load_cluster(paths: Sequence[str]) -> Loaded:
     if not loaded.engine.cluster.node_count:
         files = ", ".join(map(called, paths))
         raise BadInput(f"{files}: no node in it (kubectl get nodes,pods,namespaces -A -o json)")
+    if not loaded.engine.cluster.storage.classes:
+        loaded.engine.handle(StorageClassesHidden(), 0.0)
     return loaded
 
 

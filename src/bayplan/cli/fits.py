@@ -19,6 +19,9 @@ SHOWN_NODES = 20
 SHOWN_PROBLEMS = 10
 SHOWN_REFUSED = 3
 SEE = "(see bayplan fits --help)"
+NO_CLAIMS = (
+    "the pod uses persistent volume claims, and the cluster's files have none (add pvc,pv,sc)"
+)
 
 HELP = """Which nodes would take the pod, and why the others would not.
 
@@ -28,7 +31,7 @@ anywhere. The status is 0 if the pod fits somewhere, 1 if nowhere, 2 if somethin
 
 \b
 Examples:
-  kubectl get nodes,pods,namespaces -A -o json > cluster.json
+  kubectl get nodes,pods,namespaces,pvc,pv,sc -A -o json > cluster.json
   bayplan fits cluster.json pod.yaml
   bayplan fits cluster.json deployment.yaml --node gpu-3
   kubectl get nodes,pods -A -o json | bayplan fits - pod.yaml -o json
@@ -69,6 +72,8 @@ def fits(
     for line in warnings(cluster.problems):
         click.echo(f"warning: {line}", err=True)
     pod = load_pod(files[-1], cluster)
+    if pod.row.claims and not cluster.engine.cluster.storage.claims:
+        click.echo(f"warning: {NO_CLAIMS}", err=True)
     found = ask(cluster.verdicts, pod, node)
     if output == "json":
         click.echo(msgspec.json.encode(found))
@@ -97,7 +102,8 @@ def ask(verdicts: Verdicts, pod: Pod, node: str | None) -> Answer:
         reasons = {name: why for name, why in reasons.items() if name == node}
     if feasible:
         return Answer(feasible, reasons)
-    return Answer(feasible, reasons, explain.message(len(reasons), tallies(reasons)))
+    message = explain.message(len(reasons), tallies(reasons), rejected=found.rejected)
+    return Answer(feasible, reasons, message)
 
 
 def tallies(reasons: dict[str, list[str]]) -> dict[str, Tally]:

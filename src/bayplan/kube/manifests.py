@@ -36,6 +36,10 @@ class Dump(Struct):
     namespaces: list[Source] = []
     priority_classes: list[Source] = []
     runtime_classes: list[Source] = []
+    claims: list[Source] = []
+    volumes: list[Source] = []
+    storage_classes: list[Source] = []
+    device_classes: list[Source] = []
 
 
 class _Head(Struct):
@@ -75,6 +79,10 @@ def load_dump(texts: Iterable[str | bytes]) -> Dump:
         "Namespace": dump.namespaces,
         "PriorityClass": dump.priority_classes,
         "RuntimeClass": dump.runtime_classes,
+        "PersistentVolumeClaim": dump.claims,
+        "PersistentVolume": dump.volumes,
+        "StorageClass": dump.storage_classes,
+        "DeviceClass": dump.device_classes,
     }
     for text in texts:
         for source, kind in _sources(_bytes(text)):

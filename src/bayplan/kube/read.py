@@ -12,21 +12,27 @@ from sys import intern
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.core.model.nodes import Image, Node
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import Taint
+from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import wire
 from bayplan.kube.rows import amounts, row_key
 from bayplan.kube.terms import Wrong, pod_terms
+from bayplan.kube.volumes import claim_of, pod_claims, storage_class_of, volume_of
 
 Source = bytes | msgspec.Raw | Mapping[str, Any]
 T = TypeVar("T")
 W = TypeVar("W", bound=wire.Wire)
+M = TypeVar("M", bound=wire.Metadata)
 
 _MOST_KEPT = 65_536
+_MOST_SPECS = 4_096  # some kilobytes each
+_encode = msgspec.json.Encoder().encode
 _AT = re.compile(r"(?s)(.*) - at `\$\.?(.*)`")
 
 
@@ -45,6 +51,7 @@ class Unreadable(ValueError):
 class Reader:
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
+        self._rows: dict[tuple[bytes, bool], RowKey] = {}  # by spec, and whether it is bound
 
     def pod(self, source: Source, newcomer: bool = False) -> Pod:
         """A pod, bound if it names a node. A newcomer that names one insists on it instead."""
@@ -54,6 +61,10 @@ class Reader:
         """A pod, or None when it has come to its end and holds nothing any more."""
         seen = decode(source, wire.Pod, "pod")
         return None if is_terminal(seen) else self._pod(seen, newcomer=False)
+
+    def seen_pod(self, seen: wire.Pod) -> Pod:
+        """A pod that was decoded already, bound if it names a node."""
+        return self._pod(seen, newcomer=False)
 
     def node(self, source: Source) -> Node:
         seen = decode(source, wire.Node, "node")
@@ -89,6 +100,27 @@ class Reader:
         _, metadata = _named("namespace", seen.metadata, namespaced=False)
         return metadata.name or "", _labels(metadata)
 
+    def claim(self, source: Source) -> Claim:
+        seen = decode(source, wire.PersistentVolumeClaim, "persistentvolumeclaim")
+        _, metadata = _named("persistentvolumeclaim", seen.metadata, namespaced=True)
+        return claim_of(seen, metadata)
+
+    def volume(self, source: Source) -> Volume:
+        seen = decode(source, wire.PersistentVolume, "persistentvolume")
+        _, metadata = _named("persistentvolume", seen.metadata, namespaced=False)
+        return volume_of(seen, metadata)
+
+    def storage_class(self, source: Source) -> StorageClass:
+        seen = decode(source, wire.StorageClass, "storageclass")
+        _, metadata = _named("storageclass", seen.metadata, namespaced=False)
+        return storage_class_of(seen, metadata)
+
+    def device_class(self, source: Source) -> tuple[str, str]:
+        """Its name, and the extended resource that it serves, or an empty name."""
+        seen = decode(source, wire.DeviceClass, "deviceclass")
+        _, metadata = _named("deviceclass", seen.metadata, namespaced=False)
+        return metadata.name or "", (seen.spec and seen.spec.extended_resource_name) or ""
+
     def _pod(self, seen: wire.Pod, newcomer: bool) -> Pod:
         what, metadata = _named("pod", seen.metadata, namespaced=True)
         try:
@@ -101,14 +133,18 @@ class Reader:
         name, namespace = metadata.name or "", intern(metadata.namespace or "default")
         labels = _labels(metadata)
         node = "" if newcomer else intern(spec.node_name or "")
-        row = row_key(spec, status, bound=bool(node), insists=newcomer)
+        uid = metadata.uid or f"{namespace}/{name}"
+        row = self._row(spec, status, bound=bool(node), insists=newcomer)
+        claims, ephemeral = pod_claims(spec, namespace, name)
+        if claims:  # the rest stays shared with the other pods of the template
+            row = with_claims(row, claims, ephemeral, uid)
         about = pod_terms(spec, namespace, labels, bound=bool(node))
         return Pod(
-            uid=metadata.uid or f"{namespace}/{name}",
+            uid=uid,
             namespace=namespace,
             name=name,
             labels=labels,
-            row=self._keep(row),
+            row=self._keep(row) if claims else row,
             terms=about and self._keep(about),
             node=node,
             scheduler=intern(spec.scheduler_name or "default-scheduler"),
@@ -121,12 +157,36 @@ class Reader:
             nominated=intern(status.nominated_node_name or ""),
         )
 
+    def _row(
+        self, spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bool
+    ) -> RowKey:
+        """Pods of one template say the same, so it is worked out once. What a kubelet says of a
+        pod's resources is the pod's own."""
+        told = status.container_statuses or status.init_container_statuses or status.resources
+        if insists or told is not None:
+            return self._keep(row_key(spec, status, bound=bound, insists=insists))
+        node, spec.node_name = spec.node_name, None
+        key = (_encode(spec), bound)
+        spec.node_name = node
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._rows) >= _MOST_SPECS:
+                self._rows.clear()
+            row = self._keep(row_key(spec, status, bound=bound, insists=insists))
+            self._rows[key] = row
+        return row
+
     def _keep(self, value: T) -> T:
         """The first of equal values."""
         if len(self._kept) > _MOST_KEPT:
             self._kept.clear()
         kept: T = self._kept.setdefault(value, value)
         return kept
+
+
+def with_claims(row: RowKey, claims: list[str], ephemeral: list[str], uid: str) -> RowKey:
+    owner = uid if ephemeral else ""
+    return replace(row, claims=tuple(claims), ephemeral=tuple(ephemeral), claim_owner=owner)
 
 
 def is_terminal(pod: wire.Pod) -> bool:
@@ -164,9 +224,7 @@ def _guess(source: Source, what: str) -> str:
     return f"{what} {'/'.join(parts)}" if parts else what
 
 
-def _named(
-    kind: str, metadata: wire.Metadata | None, namespaced: bool
-) -> tuple[str, wire.Metadata]:
+def _named(kind: str, metadata: M | None, namespaced: bool) -> tuple[str, M]:
     if metadata is None or not metadata.name:
         raise Unreadable(kind, "metadata.name", "it has no name")
     namespace = f"{metadata.namespace or 'default'}/" if namespaced else ""

@@ -87,6 +87,7 @@ def row_key(spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bo
         images=_images(spec),
         containers=len(spec.init_containers or ()) + len(spec.containers or ()),
         node_name=(spec.node_name or "") if insists else "",
+        resource_claims=bool(spec.resource_claims),
     )
 
 

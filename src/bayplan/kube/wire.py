@@ -27,8 +27,22 @@ class Metadata(Wire):
     namespace: str | None = None
     uid: str | None = None
     labels: Labels = None
+    generation: Int64 | None = None
+    resource_version: str | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+
+
+class OwnerReference(Wire):
+    uid: str | None = None
+    controller: bool | None = None
+
+
+class FullMetadata(Metadata):
+    """With what is read of claims and volumes only, since pods have much of it."""
+
+    annotations: Labels = None
+    owner_references: list[OwnerReference] | None = None
 
 
 # Selectors
@@ -123,8 +137,19 @@ class ImageSource(Wire):
     reference: str | None = None
 
 
+class ClaimSource(Wire):
+    claim_name: str | None = None
+
+
+class EphemeralSource(Wire):
+    pass
+
+
 class Volume(Wire):
+    name: str | None = None
     image: ImageSource | None = None
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: EphemeralSource | None = None
 
 
 class Toleration(Wire):
@@ -138,7 +163,12 @@ class Gate(Wire):
     name: str | None = None
 
 
+class PodResourceClaim(Wire):
+    name: str | None = None
+
+
 class PodSpec(Wire):
+    resource_claims: list[PodResourceClaim] | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
@@ -163,11 +193,16 @@ class ContainerStatus(Wire):
 
 class Condition(Wire):
     type: str | None = None
+    status: str | None = None
     reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
 
 
 class PodStatus(Wire):
     phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
     start_time: str | None = None
     nominated_node_name: str | None = None
     conditions: list[Condition] | None = None
@@ -237,3 +272,66 @@ class RuntimeClass(Wire):
     metadata: Metadata | None = None
     overhead: RuntimeOverhead | None = None
     scheduling: RuntimeScheduling | None = None
+
+
+# Volumes
+
+
+class ClaimSpec(Wire):
+    access_modes: Strings = None
+    storage_class_name: str | None = None
+    volume_name: str | None = None
+
+
+class ClaimStatus(Wire):
+    phase: str | None = None
+
+
+class PersistentVolumeClaim(Wire):
+    metadata: FullMetadata | None = None
+    spec: ClaimSpec | None = None
+    status: ClaimStatus | None = None
+
+
+class ClaimReference(Wire):
+    name: str | None = None
+
+
+class VolumeNodeAffinity(Wire):
+    required: NodeSelector | None = None
+
+
+class VolumeSpec(Wire):
+    claim_ref: ClaimReference | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    storage_class_name: str | None = None
+
+
+class VolumeStatus(Wire):
+    phase: str | None = None
+
+
+class PersistentVolume(Wire):
+    metadata: FullMetadata | None = None
+    spec: VolumeSpec | None = None
+    status: VolumeStatus | None = None
+
+
+class TopologySelectorTerm(Wire):
+    match_label_expressions: list[Expression] | None = None
+
+
+class StorageClass(Wire):
+    metadata: Metadata | None = None
+    provisioner: str | None = None
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[TopologySelectorTerm] | None = None
+
+
+class DeviceClassSpec(Wire):
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Wire):
+    metadata: Metadata | None = None
+    spec: DeviceClassSpec | None = None

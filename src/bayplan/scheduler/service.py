@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.picking import Picking
+from bayplan.core.state.waiting import Rests
 from bayplan.kube.client import Client
 from bayplan.kube.clock import Clock, RealClock
 from bayplan.kube.credentials import Credentials, Source, find_source
@@ -84,6 +85,7 @@ class Service:
             profiles_of(config),
             picking=Picking(clock.time),
             max_in_flight=config.max_in_flight,
+            rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
         )
         self.inbox = Inbox(clock)
         self.fence = Fence(clock)

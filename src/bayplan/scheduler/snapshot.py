@@ -23,7 +23,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Help, Refusal
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.distrust import Distrust
-from bayplan.core.state.waiting import Group, Waiter, Waiting
+from bayplan.core.state.waiting import Group, Rests, Waiter, Waiting
 from bayplan.scheduler.packing import pack, unpack
 
 PART = 500  # values in one part, so that a line of the journal stays below a few MB
@@ -41,6 +41,7 @@ class Frame(Struct):
     vacant: list[int]  # rows, in the order in which they became so
     resources: list[str]  # the names of the columns
     max_in_flight: int
+    rests: Rests
     ticket: int
     order: Any  # what the order plugin remembers, packed
 
@@ -194,6 +195,7 @@ def _frame(engine: Engine) -> Frame:
         vacant=cluster.vacant,
         resources=cluster.resources,
         max_in_flight=engine.max_in_flight,
+        rests=engine.waiting.rests,
         ticket=engine.waiting._ticket,
         order=_packable(vars(engine.order)) if hasattr(engine.order, "__dict__") else None,
     )
@@ -318,7 +320,8 @@ def _restore_rows(cluster: Cluster, frame: Frame, rows: list[Row]) -> None:
 
 
 def _restore_queue(engine: Engine, state: State) -> None:
-    queue = Waiting()
+    assert state.frame is not None
+    queue = Waiting(state.frame.rests)
     groups = [_group(each) for each in state.groups]
     queue.groups = {group.key: group for group in groups}
     for wait in state.waiting:
@@ -334,7 +337,6 @@ def _restore_queue(engine: Engine, state: State) -> None:
     for kind, i in state.listed:
         queue._by_kind[kind][groups[i].key] = None
     queue.asleep = sum(group.refusal is not None for group in groups)
-    assert state.frame is not None
     queue._ticket = state.frame.ticket
     engine.waiting = queue
 

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Normalise, Reads
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
@@ -42,6 +43,8 @@ def check_plugin(plugin: Any, cluster: Cluster, pods: Sequence[Pod]) -> None:
         for method in ("refuse", "restrict", "score"):
             if hasattr(plugin, method):
                 _check_method(plugin, name, method, ask, cluster)
+        if hasattr(plugin, "reject"):
+            _check_reject(plugin, f"{name}.reject for {pod.key}", ask, cluster)
         if own is not None:
             cluster.release_terms(own)
         if picture(cluster) != before or broken(cluster):
@@ -64,6 +67,17 @@ def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluste
         again = _answer(plugin, method, Ask(other, ask.demand, ask.own), View(cluster))
         if (again != whole)[alive].any():
             raise PluginFault(f"{where} depends on labels, but it reads {plugin.reads.name}")
+
+
+def _check_reject(plugin: Any, where: str, ask: Ask, cluster: Cluster) -> None:
+    reason = plugin.reject(ask, cluster)
+    if reason is not None and not isinstance(reason, Reason):
+        raise PluginFault(f"{where} gave {reason!r}, not a Reason")
+    if plugin.reject(ask, cluster) != reason:
+        raise PluginFault(f"{where} gave another answer the second time")
+    other = replace(ask.pod, labels={**ask.pod.labels, "checked-by": "another label"})
+    if plugin.reject(Ask(other, ask.demand, ask.own), cluster) != reason:
+        raise PluginFault(f"{where} depends on labels, which are not part of a row key")
 
 
 def _check_parts(

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -21,6 +22,10 @@ type Case struct {
 	Pods       []*v1.Pod       `json:"pods"`
 	Namespaces []*v1.Namespace `json:"namespaces"`
 	Pod        *v1.Pod         `json:"pod"`
+
+	Claims         []*v1.PersistentVolumeClaim `json:"persistentvolumeclaims"`
+	Volumes        []*v1.PersistentVolume      `json:"persistentvolumes"`
+	StorageClasses []*storagev1.StorageClass   `json:"storageclasses"`
 
 	Scores   bool `json:"scores"`   // also score the feasible nodes
 	Refusers bool `json:"refusers"` // also name every plugin that refuses a node
@@ -53,7 +58,8 @@ type Strategy struct {
 var (
 	filterPlugins = sets.New(
 		names.NodeUnschedulable, names.NodeName, names.TaintToleration, names.NodeAffinity, names.NodePorts,
-		names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity)
+		names.NodeResourcesFit, names.VolumeRestrictions, names.VolumeBinding, names.VolumeZone,
+		names.PodTopologySpread, names.InterPodAffinity)
 	scorePlugins = sets.New(
 		names.TaintToleration, names.NodeAffinity, names.NodeResourcesFit, names.PodTopologySpread,
 		names.InterPodAffinity, names.NodeResourcesBalancedAllocation, names.ImageLocality)
@@ -76,6 +82,9 @@ func (c *Case) prepare() error {
 	}
 	if slices.Contains(c.Pods, nil) || slices.Contains(c.Namespaces, nil) {
 		return errors.New("null among pods or namespaces")
+	}
+	if slices.Contains(c.Claims, nil) || slices.Contains(c.Volumes, nil) || slices.Contains(c.StorageClasses, nil) {
+		return errors.New("null among claims, volumes or storage classes")
 	}
 	c.Pods = slices.DeleteFunc(c.Pods, func(pod *v1.Pod) bool {
 		terminal := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed

@@ -1,7 +1,8 @@
 // Command kube-oracle answers scheduling questions with kube-scheduler 1.36.3's own plugins, as a
 // test oracle for Bayplan: JSON lines in, JSON lines out, in the same order, one flush per line.
 //
-//	in:  {"nodes":[Node…], "pods":[Pod… bound], "namespaces":[Namespace…], "pod":Pod, …options (config.go)}
+//	in:  {"nodes":[Node…], "pods":[Pod… bound], "namespaces":[Namespace…], "pod":Pod,
+//	      "persistentvolumeclaims"?:…, "persistentvolumes"?:…, "storageclasses"?:…, …options (config.go)}
 //	out: {"feasible":[…], "reasons":{node:[…]}, "unresolvable":[…], "refusers"?:…, "scores"?:…}
 //	     or {"error":"…"}
 //

@@ -31,23 +31,29 @@ const maxFrameworks = 256
 // snapshot and the namespaces behind them change with every case. It is the plugins' SharedLister.
 type worker struct {
 	*cache.Snapshot
-	registry   frameworkruntime.Registry
-	informers  informers.SharedInformerFactory
-	namespaces clientcache.Indexer
-	recorder   *metrics.MetricAsyncRecorder
-	frameworks map[string]framework.Framework
+	registry       frameworkruntime.Registry
+	informers      informers.SharedInformerFactory
+	namespaces     clientcache.Indexer
+	claims         clientcache.Indexer
+	volumes        clientcache.Indexer
+	storageClasses clientcache.Indexer
+	recorder       *metrics.MetricAsyncRecorder
+	frameworks     map[string]framework.Framework
 }
 
 func newWorker() (*worker, error) {
 	// The informers are never started: the lister reads the indexer, which every case fills itself.
 	factory := informers.NewSharedInformerFactory(nil, 0)
 	w := &worker{
-		Snapshot:   cache.NewEmptySnapshot(),
-		registry:   frameworkruntime.Registry{},
-		informers:  factory,
-		namespaces: factory.Core().V1().Namespaces().Informer().GetIndexer(),
-		recorder:   metrics.NewMetricsAsyncRecorder(1000, time.Hour, make(chan struct{})),
-		frameworks: map[string]framework.Framework{},
+		Snapshot:       cache.NewEmptySnapshot(),
+		registry:       frameworkruntime.Registry{},
+		informers:      factory,
+		namespaces:     factory.Core().V1().Namespaces().Informer().GetIndexer(),
+		claims:         factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
+		volumes:        factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		storageClasses: factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
+		recorder:       metrics.NewMetricsAsyncRecorder(1000, time.Hour, make(chan struct{})),
+		frameworks:     map[string]framework.Framework{},
 	}
 	for name, create := range plugins.NewInTreeRegistry() {
 		w.registry[name] = func(ctx context.Context, args apiruntime.Object, h fwk.Handle) (fwk.Plugin, error) {
@@ -91,12 +97,13 @@ func (w *worker) framework(c *Config, plugins sets.Set[string]) (framework.Frame
 
 func (w *worker) answer(c *Case) (*Answer, error) {
 	w.Snapshot = cache.NewSnapshot(c.Pods, c.Nodes)
-	namespaces := make([]any, len(c.Namespaces))
-	for i, namespace := range c.Namespaces {
-		namespaces[i] = namespace
-	}
-	if err := w.namespaces.Replace(namespaces, ""); err != nil {
-		return nil, err
+	for indexer, objects := range map[clientcache.Indexer][]any{
+		w.namespaces: anys(c.Namespaces), w.claims: anys(c.Claims), w.volumes: anys(c.Volumes),
+		w.storageClasses: anys(c.StorageClasses),
+	} {
+		if err := indexer.Replace(objects, ""); err != nil {
+			return nil, err
+		}
 	}
 	fw, err := w.framework(&c.Config, filterPlugins.Union(scorePlugins))
 	if err != nil {
@@ -131,6 +138,14 @@ func (w *worker) answer(c *Case) (*Answer, error) {
 		}
 	}
 	return answer, nil
+}
+
+func anys[T any](objects []T) []any {
+	list := make([]any, len(objects))
+	for i, object := range objects {
+		list[i] = object
+	}
+	return list
 }
 
 // filter gives every node's status as Scheduler.findNodesThatFitPod does, without its sampling.

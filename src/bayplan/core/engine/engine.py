@@ -4,8 +4,9 @@ Drivers, live or simulated, hold one engine and call `handle`. An exception whil
 one pod parks that pod and the next goes on; an exception while applying an event is the driver's.
 """
 
+import math
 import traceback
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -17,11 +18,11 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import EventKind, Refusal
+from bayplan.core.model.verdicts import Changed, EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.terms import Namespaces
-from bayplan.core.state.waiting import Waiter, Waiting, back_off
+from bayplan.core.state.waiting import Rests, Waiter, Waiting
 
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
 
@@ -35,9 +36,10 @@ class Engine:
         *,
         picking: Picking | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
+        rests: Rests = Rests(),  # noqa: B008
     ) -> None:
         self.cluster = Cluster()
-        self.waiting = Waiting()
+        self.waiting = Waiting(rests)
         self.held: dict[str, tuple[Pod, str]] = {}  # by uid: kept out of the queue, and why
         self.assumed: dict[str, Waiter] = {}  # by uid: bind asked for, not answered
         self.unreadable: dict[str, str] = {}  # by uid: the node that it closes
@@ -79,7 +81,24 @@ class Engine:
             case on.NamespaceGone(name):
                 self.cluster.set_namespace(name, None)
                 self.waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
+            case on.KubeletRefused(node, resources):
+                if node in self.cluster.rows:
+                    for resource in resources:
+                        self.cluster.distrusted.refused(node, resource, now)
+            case on.DeviceClassSeen(name, resource):
+                self._see_device_class(name, resource, now)
+            case on.DeviceClassGone(name):
+                self._see_device_class(name, None, now)
+            case _:
+                self._see_storage(event, now)
         return []
+
+    def next_time(self, now: float) -> float | None:
+        """When a Tick may do something: now, at a later time, or not before an event (None)."""
+        if not self.waiting.pods or len(self.assumed) >= self.max_in_flight:
+            return None
+        times = [self.waiting.next_time(now), self.cluster.distrusted.next_end]
+        return min((at for at in times if at is not None and at != math.inf), default=None)
 
     # ---- pods
 
@@ -216,7 +235,7 @@ class Engine:
         if not self._is_ours(waiter.pod):  # it changed meanwhile
             return []
         waiter.arrival = self.waiting.ticket()
-        back_off(waiter, now)
+        self.waiting.back_off(waiter, now)
         return self._queue(waiter, now)
 
     # ---- nodes
@@ -238,11 +257,19 @@ class Engine:
             return
         self.cluster.update_node(node)
         kinds = []
+        if old.allocatable != node.allocatable and self._start_afresh(old, node):
+            kinds.append(EventKind.NODE_FORGIVEN)
         if old.static != node.static:
             kinds.append(EventKind.NODE_CHANGED)
         if any(old.allocatable.get(n, 0) < amount for n, amount in node.allocatable.items()):
             kinds.append(EventKind.NODE_GREW)
         self.waiting.wake(kinds, now)
+
+    def _start_afresh(self, old: Node, new: Node) -> bool:
+        """A kubelet that counts otherwise now is trusted again."""
+        names = old.allocatable.keys() | new.allocatable.keys()
+        changed = {n for n in names if old.allocatable.get(n, 0) != new.allocatable.get(n, 0)}
+        return self.cluster.distrusted.forgive(new.name, changed)
 
     def _close(self, uid: str, node: str) -> None:
         if node:
@@ -255,9 +282,50 @@ class Engine:
             self.cluster.open_node(node, uid)
             self.waiting.wake((EventKind.NODE_CHANGED,), now)
 
+    def _forgive(self, now: float) -> None:
+        """Some nodes were left alone for long enough."""
+        self.cluster.distrusted.expire(now)
+        self.waiting.wake((EventKind.NODE_FORGIVEN,), now)
+
+    # ---- claims and classes
+
+    def _see_storage(self, event: on.Event, now: float) -> None:
+        storage = self.cluster.storage
+        match event:
+            case on.ClaimSeen(claim):
+                if storage.set_claim(claim.key, claim):
+                    self._wake_claims((claim.key,), now)
+            case on.ClaimGone(key):
+                if storage.set_claim(key, None):
+                    self._wake_claims((key,), now)
+            case on.VolumeSeen(volume):
+                if storage.set_volume(volume.name, volume):
+                    self._wake_claims(storage.claims_on.get(volume.name, ()), now)
+            case on.VolumeGone(name):
+                if storage.set_volume(name, None):
+                    self._wake_claims(storage.claims_on.get(name, ()), now)
+            case on.StorageClassSeen(storage_class):
+                if storage.set_class(storage_class.name, storage_class):
+                    self.waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
+            case on.StorageClassGone(name):
+                if storage.set_class(name, None):
+                    self.waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
+            case on.StorageClassesHidden(hidden):
+                if storage.hide_classes(hidden):
+                    self.waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
+
+    def _wake_claims(self, keys: Iterable[str], now: float) -> None:
+        self.waiting.wake([Changed(EventKind.CLAIM_CHANGED, key) for key in keys], now)
+
+    def _see_device_class(self, name: str, resource: str | None, now: float) -> None:
+        if self.cluster.device_classes.set(name, resource):
+            self.waiting.wake((EventKind.DEVICE_CLASS_CHANGED,), now)
+
     # ---- deciding
 
     def _cycle(self, now: float, limit: int) -> list[do.Effect]:
+        if self.cluster.distrusted.next_end <= now:
+            self._forgive(now)
         effects: list[do.Effect] = []
         for _ in range(limit):
             if len(self.assumed) >= self.max_in_flight:

@@ -4,15 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bayplan.core.engine.verdicts import ABSENT, Verdicts, decoded
-from bayplan.core.model.verdicts import EventKind, Reason, Refusal, Tally
+from bayplan.core.engine.verdicts import ABSENT, Verdicts, decoded, is_rejection
+from bayplan.core.model.verdicts import EventKind, Help, Reason, Refusal, Tally
 from bayplan.core.plugins.hooks import Ask, Hopeless
 from bayplan.core.state.arrays import Ints, Mask
 from bayplan.core.state.view import View
 
 SHOWN_NODES = 10
-# These refuse the pod itself, before any node is looked at: kube-scheduler does not count nodes.
-WHOLE_POD = frozenset({"pod affinity terms conflict"})
 
 
 def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
@@ -20,7 +18,9 @@ def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
     cluster = verdicts.cluster
     verdict = verdicts.refusals(ask, View(cluster))
     tallies: dict[str, Tally] = {}
-    helped = frozenset() if cluster.node_count else frozenset({EventKind.NODE_ADDED})
+    helped: frozenset[Help] = frozenset()
+    if not cluster.node_count:
+        helped = frozenset({EventKind.NODE_ADDED})
     for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):
         rows = np.flatnonzero(verdict == code)
         names = sorted(cluster.name(int(row)) for row in rows[:SHOWN_NODES])
@@ -30,14 +30,16 @@ def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
             tallies[reason.text] = Tally(before.count + len(rows), nodes)
             helped |= reason.helped_by
     total = cluster.node_count
-    return Refusal(message(total, tallies), tallies, helped, version)
+    rejected = verdicts.rejection(ask) is not None
+    return Refusal(message(total, tallies, rejected=rejected), tallies, helped, version)
 
 
-def message(total: int, tallies: dict[str, Tally]) -> str:
+def message(total: int, tallies: dict[str, Tally], *, rejected: bool = False) -> str:
+    """kube-scheduler's sentence; where it rejects the pod as a whole, it counts no nodes."""
     if not total:
         return "no nodes available to schedule pods"
     counted = sorted(
-        text if text in WHOLE_POD else f"{tally.count} {text}" for text, tally in tallies.items()
+        text if rejected else f"{tally.count} {text}" for text, tally in tallies.items()
     )
     return f"0/{total} nodes are available: {', '.join(counted)}."
 
@@ -45,6 +47,11 @@ def message(total: int, tallies: dict[str, Tally]) -> str:
 def reasons(verdicts: Verdicts, ask: Ask, code: int) -> Iterator[Reason]:
     """The reasons that a refusing verdict stands for."""
     plugin, bits = decoded(verdicts.profile, code)
+    if is_rejection(verdicts.profile, code):
+        rejection = verdicts.rejection(ask)
+        if rejection is not None:
+            yield rejection
+        return
     for bit, reason in enumerate(plugin.reasons(ask)):
         if bits >> bit & 1:
             yield reason

@@ -19,6 +19,7 @@ from bayplan.core.plugins.hooks import (
     Picker,
     Preempt,
     Reads,
+    Reject,
     Reserve,
     Restrict,
     Score,
@@ -78,6 +79,7 @@ class Profile:
         self.preempt: list[Preempt] = those("preempt")
         self.bind: list[Bind] = those("bind")
         self.filters: list[tuple[int, Filter]] = []
+        self.rejects: list[tuple[int, Reject]] = []
         self.restricts: list[tuple[int, Restrict]] = []
         self.refusers: list[Filter] = [cast(Filter, None)]  # by number; 0 is not given
         self._number(those("filter"))
@@ -95,7 +97,12 @@ class Profile:
         )
 
     def _number(self, filters: list[Any]) -> None:
-        """Earlier checks have smaller numbers; what narrows the search comes before all filters."""
+        """Earlier checks have smaller numbers: what refuses the pod as a whole, then what narrows
+        the search, then the filters."""
+        for plugin in filters:
+            if isinstance(plugin, Reject):
+                self.rejects.append((len(self.refusers), plugin))
+                self.refusers.append(cast(Filter, plugin))
         for plugin in filters:
             if isinstance(plugin, Restrict):
                 self.restricts.append((len(self.refusers), plugin))
@@ -141,6 +148,8 @@ class Profile:
             raise ProfileError(f"{path}: {name} has no method reasons, so it cannot say why")
         if point in ("filter", "score") and not isinstance(reads, Reads):
             raise ProfileError(f"{path}: {name} does not say what it reads (reads = Reads.…)")
+        if point == "filter" and hasattr(plugin, "reject") and reads is Reads.LOAD:
+            raise ProfileError(f"{path}: {name} has reject, which load plugins may not have")
         if point == "score" and hasattr(plugin, "normalise") and reads is not Reads.STATIC:
             raise ProfileError(f"{path}: {name} has normalise, which only static scores may have")
 

@@ -19,6 +19,7 @@ class Fits(Struct, frozen=True):
     feasible: list[str]  # sorted
     reasons: dict[str, list[str]]  # by node
     helped_by_preemption: list[str]  # refused nodes where removing pods could help; sorted
+    rejected: bool = False  # the pod as a whole, whatever the nodes are like
 
 
 class asking:
@@ -71,8 +72,9 @@ def fits(verdicts: Verdicts, pod: Pod) -> Fits:
                 texts[code] = [reason.text for reason in explain.reasons(verdicts, ask, code)]
             reasons[name] = list(texts[code])
         helps = explain.preemption_helps(verdicts, ask, verdict)
+        rejected = verdicts.rejection(ask) is not None
     helped = sorted(name for name, row in cluster.rows.items() if helps[row])
-    return Fits(feasible, reasons, helped)
+    return Fits(feasible, reasons, helped, rejected)
 
 
 def why_not(verdicts: Verdicts, pod: Pod) -> Refusal | None:

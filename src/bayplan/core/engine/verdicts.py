@@ -13,10 +13,21 @@ from collections.abc import Hashable, Iterator
 from typing import cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model.pods import RowKey
-from bayplan.core.plugins.hooks import Ask, Facts, Filter, NeedsTerms, Normalise, Reads
+from bayplan.core.model.verdicts import Reason
+from bayplan.core.plugins.hooks import (
+    Ask,
+    Facts,
+    Filter,
+    NeedsClaims,
+    NeedsTerms,
+    Normalise,
+    Reads,
+    Reject,
+)
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
@@ -99,10 +110,14 @@ class Verdicts:
         self._static = profile.of_kind(Reads.STATIC)
         self._load = profile.of_kind(Reads.LOAD)
         self._wide = profile.of_kind(Reads.CLUSTER)
-        self.by_terms_alone = all(
-            isinstance(plugin, NeedsTerms) and plugin.needs_terms
+        self.by_terms_alone = all(  # and by claims, which are part of the row key
+            (isinstance(plugin, NeedsTerms) and plugin.needs_terms)
+            or (isinstance(plugin, NeedsClaims) and plugin.needs_claims)
             for _, plugin in (*self._wide[0], *self._wide[1])
         )
+        static = {number for number, each in profile.rejects if is_static(each)}
+        self._static_rejects = [each for each in profile.rejects if each[0] in static]
+        self._wide_rejects = [each for each in profile.rejects if each[0] not in static]
         asked = dict.fromkeys(plugin for _, plugin in (*self._static[0], *self._static[1]))
         self._facts = [plugin for plugin in asked if isinstance(plugin, Facts)]
         names = {plugin.name for _, plugin in profile.filters}
@@ -120,7 +135,7 @@ class Verdicts:
         Without `keep`, a row key that is not kept yet is asked afresh and leaves nothing behind.
         """
         view = self.narrowed(ask)
-        if view is None and (keep or ask.pod.row in self._kept):
+        if view is None and (keep or kept_key(ask) in self._kept):
             verdict, rows = self.all_rows(ask), None
         else:
             verdict, rows = self._passing(ask, View(self.cluster) if view is None else view)
@@ -149,6 +164,9 @@ class Verdicts:
         if not self._is_wide(ask):
             return verdict
         view, verdict = View(self.cluster), verdict.copy()
+        if self._rejection(ask, self._wide_rejects) is not None:
+            verdict[:] = REFUSED
+            return verdict
         for _, plugin in self._wide[0]:
             put(verdict, plugin.refuse(ask, view))
         for relative in kept.relatives:
@@ -215,6 +233,10 @@ class Verdicts:
 
     def _codes(self, ask: Ask, view: View) -> Iterator[tuple[int, Codes | None]]:
         """What each plugin says, by number and in order."""
+        for number, rejecter in self.profile.rejects:
+            if rejecter.reject(ask, self.cluster) is not None:
+                yield number, np.ones(len(view), dtype=np.int8)
+                return
         wide = self._is_wide(ask)
         for number, restrict in self.profile.restricts:
             yield number, restrict.restrict(ask, view)
@@ -222,23 +244,35 @@ class Verdicts:
             if wide or plugin.reads is not Reads.CLUSTER:
                 yield number, plugin.refuse(ask, view)
 
+    def rejection(self, ask: Ask) -> Reason | None:
+        """Why the pod is refused as a whole, whatever the nodes are like."""
+        return self._rejection(ask, self.profile.rejects)
+
+    def _rejection(self, ask: Ask, rejects: list[tuple[int, Reject]]) -> Reason | None:
+        found = (rejecter.reject(ask, self.cluster) for _, rejecter in rejects)
+        return next((reason for reason in found if reason is not None), None)
+
     def _is_wide(self, ask: Ask) -> bool:
-        """Whether plugins that look at other nodes and pods have a say."""
-        return ask.own is not None or bool(ask.concerning) or not self.by_terms_alone
+        """Whether plugins that look at more than the node have a say."""
+        if ask.own is not None or ask.concerning or ask.pod.row.claims:
+            return True
+        return not self.by_terms_alone
 
     # ---- what is kept
 
     def kept(self, ask: Ask) -> Kept:
-        kept = self._kept.get(ask.pod.row)
+        key = kept_key(ask)
+        kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[ask.row] = Kept(Ask(ask.pod, ask.demand))
+            pod = ask.pod if key is ask.pod.row else replace(ask.pod, row=key)
+            kept = self._kept[key] = Kept(Ask(pod, ask.demand))
             room = max(8, KEPT_BYTES // (BYTES_PER_ROW * max(1, len(self.cluster.nodes))))
             while len(self._kept) > room:
                 self._kept.popitem(last=False)
         else:
-            self._kept.move_to_end(ask.pod.row)
+            self._kept.move_to_end(key)
             if kept.ask.demand is not ask.demand:  # a resource got its column
-                kept.ask = Ask(ask.pod, ask.demand)
+                kept.ask = Ask(kept.ask.pod, ask.demand)
                 kept.load_position = -1
         self._refresh(kept)
         return kept
@@ -318,6 +352,9 @@ class Verdicts:
     def _static_part(self, ask: Ask, view: View) -> tuple[Ints, list[Relative], tuple[int, ...]]:
         """REFUSED, or what static plugins add, with the tie-break."""
         base, relatives, constants = self._static_scores(ask, view)
+        if self._rejection(ask, self._static_rejects) is not None:
+            base[:] = REFUSED
+            return base, relatives, constants
         for _, restrict in self.profile.restricts:
             put(base, restrict.restrict(ask, view))
         for _, plugin in self._static[0]:
@@ -378,6 +415,16 @@ class Verdicts:
                 verdict += (weight * added) << SCORE_SHIFT
 
 
+def kept_key(ask: Ask) -> RowKey:
+    """What verdicts are kept by: claims are mostly one pod's own, and come on top."""
+    row = ask.pod.row
+    return row.plain if row.claims else row
+
+
+def is_static(plugin: Reject) -> bool:
+    return cast(Filter, plugin).reads is Reads.STATIC
+
+
 def put(verdict: Ints, codes: Codes | None) -> None:
     """Writes REFUSED where a plugin refuses: any code but 0 counts as true."""
     if codes is not None:
@@ -396,3 +443,8 @@ def decoded(profile: Profile, verdict: int) -> tuple[Filter, int]:
     """The plugin that refused, and the bits of its reasons."""
     number, bits = divmod(-verdict, 1 << REASON_BITS)
     return profile.refusers[number], bits
+
+
+def is_rejection(profile: Profile, verdict: int) -> bool:
+    """Whether the verdict refuses the pod as a whole; such plugins have the smallest numbers."""
+    return -verdict >> REASON_BITS <= len(profile.rejects)

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
+from bayplan.core.model.volumes import Claim, StorageClass, Volume
 
 
 class PodSeen(Struct, frozen=True, gc=False):
@@ -51,6 +52,57 @@ class BindFailed(Struct, frozen=True, gc=False):
     why: str
 
 
+class KubeletRefused(Struct, frozen=True, gc=False):
+    """A kubelet did not admit a pod that was bound to its node, for want of these resources.
+
+    To be told once per pod, and only as news: it counts as of now.
+    """
+
+    node: str
+    resources: tuple[str, ...]
+
+
+class ClaimSeen(Struct, frozen=True, gc=False):
+    claim: Claim
+
+
+class ClaimGone(Struct, frozen=True, gc=False):
+    key: str  # namespace/name
+
+
+class VolumeSeen(Struct, frozen=True, gc=False):
+    volume: Volume
+
+
+class VolumeGone(Struct, frozen=True, gc=False):
+    name: str
+
+
+class StorageClassSeen(Struct, frozen=True, gc=False):
+    storage_class: StorageClass
+
+
+class StorageClassGone(Struct, frozen=True, gc=False):
+    name: str
+
+
+class StorageClassesHidden(Struct, frozen=True, gc=False):
+    """Storage classes may not be read, or they may again: what is not known may exist."""
+
+    hidden: bool = True
+
+
+class DeviceClassSeen(Struct, frozen=True, gc=False):
+    """A DeviceClass, and the extended resource that it serves, or an empty name."""
+
+    name: str
+    resource: str
+
+
+class DeviceClassGone(Struct, frozen=True, gc=False):
+    name: str
+
+
 class Tick(Struct, frozen=True, gc=False):
     """Time to decide. At most `limit` pods are tried."""
 
@@ -67,5 +119,15 @@ Event = (
     | NamespaceGone
     | BindDone
     | BindFailed
+    | KubeletRefused
+    | ClaimSeen
+    | ClaimGone
+    | VolumeSeen
+    | VolumeGone
+    | StorageClassSeen
+    | StorageClassGone
+    | StorageClassesHidden
+    | DeviceClassSeen
+    | DeviceClassGone
     | Tick
 )

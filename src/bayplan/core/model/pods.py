@@ -6,6 +6,7 @@ pod's own affinity and spread terms.
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.core.model.selectors import NodeTerm, Selector, Toleration
 
@@ -34,6 +35,17 @@ class RowKey(Struct, frozen=True, cache_hash=True):
     images: tuple[str, ...] = ()  # normalised names of containers and image volumes, with repeats
     containers: int = 1  # init and ordinary containers together
     node_name: str = ""  # set by hand in the manifest: only this node will do
+    claims: tuple[str, ...] = ()  # namespace/name of persistent volume claims, by volume
+    ephemeral: tuple[str, ...] = ()  # those of them that must belong to the pod itself …
+    claim_owner: str = ""  # … whose uid this is; empty where there are none
+    resource_claims: bool = False  # asks for devices through resourceClaims
+
+    @property
+    def plain(self) -> "RowKey":
+        """Without what is each pod's own: the key that all pods of a template share."""
+        if not self.claims:
+            return self
+        return replace(self, claims=(), ephemeral=(), claim_owner="")
 
 
 class AffinityTerm(Struct, frozen=True, cache_hash=True):

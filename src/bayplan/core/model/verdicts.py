@@ -16,6 +16,20 @@ class EventKind(Enum):
     POD_SHRANK = "pod uses less"
     POD_RELABELLED = "pod labels changed"
     NAMESPACE_CHANGED = "namespace labels changed"
+    CLAIM_CHANGED = "persistent volume claim or its volume changed"
+    STORAGE_CLASS_CHANGED = "storage class changed"
+    DEVICE_CLASS_CHANGED = "device class changed"
+    NODE_FORGIVEN = "kubelet's refusal is long enough ago"
+
+
+class Changed(Struct, frozen=True, cache_hash=True):
+    """Something happened to one object, where its kind alone would wake too many."""
+
+    kind: EventKind
+    name: str
+
+
+Help = EventKind | Changed
 
 
 class Reason(Struct, frozen=True):
@@ -23,7 +37,7 @@ class Reason(Struct, frozen=True):
 
     text: str  # kube-scheduler's words where it has them
     preemption_helps: bool
-    helped_by: frozenset[EventKind]
+    helped_by: frozenset[Help]
 
 
 class Tally(Struct, frozen=True):
@@ -38,5 +52,5 @@ class Refusal(Struct, frozen=True):
 
     message: str  # kube-scheduler's sentence
     tallies: dict[str, Tally]  # by the reason's text
-    helped_by: frozenset[EventKind]
+    helped_by: frozenset[Help]
     version: int

@@ -28,7 +28,7 @@ class Reads(Enum):
 
     STATIC = "the node's own labels, taints, name, cordon"
     LOAD = "what pods use on the node"
-    CLUSTER = "other nodes and other pods too"
+    CLUSTER = "other nodes and other pods too, claims"
 
 
 class Ask(Struct, frozen=True):
@@ -81,6 +81,17 @@ class Filter(Protocol):
 
 
 @runtime_checkable
+class Reject(Protocol):
+    """PreFilter that refuses the pod as a whole, before any node is looked at.
+
+    The first answer counts, and no node is asked. A static plugin's depends on the row key alone;
+    load plugins have none.
+    """
+
+    def reject(self, ask: Ask, cluster: Cluster) -> Reason | None: ...
+
+
+@runtime_checkable
 class Restrict(Protocol):
     """PreFilter that narrows the search before any filter runs. Bits as in Filter."""
 
@@ -122,6 +133,16 @@ class NeedsTerms(Protocol):
     """
 
     needs_terms: bool
+
+
+@runtime_checkable
+class NeedsClaims(Protocol):
+    """A cluster plugin that has nothing to say about a pod without persistent volume claims.
+
+    What it says about a pod with claims may depend on them, but not on the pod's labels.
+    """
+
+    needs_claims: bool
 
 
 @runtime_checkable

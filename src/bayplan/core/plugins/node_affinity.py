@@ -14,14 +14,16 @@ from bayplan.core.plugins.hooks import (
     Filter,
     Normalise,
     Reads,
+    Reject,
     Restrict,
     Score,
 )
 from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 
 HELPED_BY = frozenset({EventKind.NODE_ADDED, EventKind.NODE_CHANGED})
-NOT_MATCHED, NOT_ENFORCED, CONFLICT, OUTSIDE = 1, 2, 4, 8
+NOT_MATCHED, NOT_ENFORCED, OUTSIDE = 1, 2, 4
 
 
 class NodeAffinityArgs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,12 +46,15 @@ class NodeAffinity:
     def __init__(self, args: NodeAffinityArgs = NodeAffinityArgs()) -> None:  # noqa: B008
         self._args = args
 
+    def reject(self, ask: Ask, cluster: Cluster) -> Reason | None:
+        if named_nodes(ask.row) != ():
+            return None
+        return Reason("pod affinity terms conflict", False, frozenset())
+
     def restrict(self, ask: Ask, view: View) -> Codes | None:
         named = named_nodes(ask.row)
         if named is None:
             return None
-        if not named:
-            return np.full(len(view), CONFLICT, dtype=np.int64)
         return np.where(view.named(named), 0, OUTSIDE)
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
@@ -67,7 +72,6 @@ class NodeAffinity:
         return (
             Reason("node(s) didn't match Pod's node affinity/selector", False, HELPED_BY),
             Reason("node(s) didn't match scheduler-enforced node affinity", False, HELPED_BY),
-            Reason("pod affinity terms conflict", False, frozenset()),
             Reason("node(s) didn't satisfy plugin(s) [NodeAffinity]", False, HELPED_BY),
         )
 
@@ -137,6 +141,7 @@ def expression(requirement: Requirement, view: View) -> Mask:
 
 
 _: type[Filter] = NodeAffinity
-__: type[Restrict] = NodeAffinity
-___: type[Score] = NodeAffinity
-____: type[Normalise] = NodeAffinity
+__: type[Reject] = NodeAffinity
+___: type[Restrict] = NodeAffinity
+____: type[Score] = NodeAffinity
+_____: type[Normalise] = NodeAffinity

@@ -2,8 +2,10 @@
 
 from importlib.metadata import entry_points
 
+from bayplan.core.plugins.dynamic_resources import DynamicResources
 from bayplan.core.plugins.gates import SchedulingGates
 from bayplan.core.plugins.images import ImageLocality
+from bayplan.core.plugins.kubelet import NodeAccepts
 from bayplan.core.plugins.node_affinity import NodeAffinity
 from bayplan.core.plugins.node_name import NodeName, NodeReadable, NodeUnschedulable
 from bayplan.core.plugins.order import NamespaceShare, PrioritySort
@@ -12,6 +14,8 @@ from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from bayplan.core.plugins.spread import PodTopologySpread
 from bayplan.core.plugins.taints import TaintToleration
+from bayplan.core.plugins.toy import GpuBestFit
+from bayplan.core.plugins.volumes import VolumeBinding, VolumeRestrictions, VolumeZone
 
 GROUP = "bayplan.plugins"
 
@@ -28,10 +32,16 @@ BUILT_IN: dict[str, type] = {
         NodeAffinity,
         NodePorts,
         NodeResourcesFit,
+        VolumeRestrictions,
+        VolumeBinding,
+        VolumeZone,
         PodTopologySpread,
         InterPodAffinity,
+        DynamicResources,
+        NodeAccepts,
         NodeResourcesBalancedAllocation,
         ImageLocality,
+        GpuBestFit,
     )
 }
 
@@ -47,8 +57,13 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("NodeAffinity", 0),
         ("NodePorts", 0),
         ("NodeResourcesFit", 0),
+        ("VolumeRestrictions", 0),
+        ("VolumeBinding", 0),
+        ("VolumeZone", 0),
         ("PodTopologySpread", 0),
         ("InterPodAffinity", 0),
+        ("DynamicResources", 0),
+        ("NodeAccepts", 0),  # last: what else is wrong with the node says more
     ),
     "score": (
         ("TaintToleration", 3),

@@ -104,7 +104,7 @@ class NodeResourcesFit:
         if view.exact:
             spelled = self._reasons(ask)
             codes: Codes = spelled.bits.dot(short) | spelled.unknown
-            return codes
+            return self._through_classes(ask, view, codes) if spelled.through_classes else codes
         if needs.unknown:
             return np.ones(len(view), dtype=np.int8)
         return cast(Codes, np.logical_or.reduce(short))
@@ -163,6 +163,19 @@ class NodeResourcesFit:
         mean: Ints = (2 * asked.weights.dot(scores) + weight) // (2 * weight)  # rounds half up
         return mean
 
+    def _through_classes(self, ask: Ask, view: View, codes: Codes) -> Codes:
+        """Nodes that have none of a resource which a DeviceClass serves are not short of it."""
+        spelled = self._reasons(ask)
+        for name in ask.demand.served:
+            column = ask.demand.columns.get(name)
+            if column is not None:
+                bit = spelled.bits[column]
+                instead = (codes & ~bit) | spelled.through_classes
+                codes = np.where(
+                    (view.allocatable[column] == 0) & (codes & bit != 0), instead, codes
+                )
+        return codes
+
     def _needs(self, ask: Ask) -> "Needs":
         needs: Needs | None = ask.demand.memo.get(self)
         if needs is None:
@@ -187,6 +200,7 @@ class NodeResourcesFit:
         bits = np.zeros(len(ask.demand.need), dtype=np.int64)
         reasons: list[Reason] = []
         unknown = 0
+        served = [name for name in ask.demand.served if not self._ignores(name)]
         names = (*ask.demand.columns, *ask.demand.unknown)
         scalars = sorted(name for name in names if name not in (*NATIVE, "pods"))
         for name in [n for n in ("pods", *NATIVE) if n in names] + scalars:
@@ -194,12 +208,16 @@ class NodeResourcesFit:
                 continue
             column = ask.demand.columns.get(name)
             if column is None:
-                unknown |= 1 << len(reasons)
+                unknown |= 0 if name in served else 1 << len(reasons)
             else:
                 bits[column] = 1 << len(reasons)
             text = "Too many pods" if name == "pods" else f"Insufficient {name}"
             reasons.append(Reason(text, True, FREED))
-        return Reasons(bits, unknown, tuple(reasons))
+        through_classes = 1 << len(reasons) if served else 0
+        if served:
+            reasons.append(through(served))
+            unknown |= through_classes if set(served) & set(ask.demand.unknown) else 0
+        return Reasons(bits, unknown, through_classes, tuple(reasons))
 
     def _ignores(self, name: str) -> bool:
         if not self._ignoring or name in NATIVE or "/" not in name:
@@ -245,6 +263,16 @@ class NodeResourcesBalancedAllocation:
         return gain
 
 
+def through(served: Sequence[str]) -> Reason:
+    names = ", ".join(served)
+    return Reason(
+        f"node(s) could have {names} only through a DeviceClass, "
+        "which this scheduler does not allocate",
+        False,
+        frozenset({EventKind.NODE_ADDED, EventKind.NODE_GREW, EventKind.DEVICE_CLASS_CHANGED}),
+    )
+
+
 class Needs(Struct, frozen=True):
     """What NodeResourcesFit compares for one demand."""
 
@@ -257,6 +285,7 @@ class Reasons(Struct, frozen=True):
 
     bits: Ints  # per column the bit of its reason
     unknown: int  # the bits of resources that no node has
+    through_classes: int  # the bit of resources that a DeviceClass serves; 0 where there are none
     reasons: tuple[Reason, ...]
 
 

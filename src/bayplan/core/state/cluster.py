@@ -36,8 +36,11 @@ from bayplan.core.state.demand import (
     Demand,
     demand_of,
 )
+from bayplan.core.state.deviceclasses import DeviceClasses
+from bayplan.core.state.distrust import Distrusted
 from bayplan.core.state.labels import WASTE, LabelColumn, LabelColumns
 from bayplan.core.state.podindex import PodIndex
+from bayplan.core.state.storage import Storage
 from bayplan.core.state.terms import OwnTerms, Term, TermTable
 from bayplan.core.state.trial import Mark, Trial
 
@@ -97,12 +100,15 @@ class Cluster:
         self.closed: dict[str, set[str]] = {}  # node name: uids of unreadable pods
         self.index = PodIndex()
         self.terms = TermTable()
+        self.storage = Storage(self._done)
+        self.distrusted = Distrusted(self._done, self._touch)
+        self._demands: dict[RowKey, Demand] = {}
+        self.device_classes = DeviceClasses(self._done, self._demands.clear)
         self.static_log = RowLog()
         self.load_log = RowLog()
         self.version = 0
         self.image_versions: dict[str, int] = {}  # by name; new when its holders change
         self._image_changes = 0
-        self._demands: dict[RowKey, Demand] = {}
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
 
     # ---- reading
@@ -130,12 +136,17 @@ class Cluster:
         return None if node is None else self.orphans[node][uid]
 
     def demand(self, key: RowKey) -> Demand:
-        """The row key's amounts as vectors; kept, since pods of one template share the key."""
+        """The row key's amounts as vectors; kept, since pods of one template share them."""
         demand = self._demands.get(key)
         if demand is None:
             if len(self._demands) >= KEPT_DEMANDS:
                 self._demands.clear()
-            demand = demand_of(key, self.resource_columns, self.free.shape[1])
+            plain = key.plain
+            if plain is not key:
+                demand = self.demand(plain)
+            else:
+                served = self.device_classes.served
+                demand = demand_of(key, self.resource_columns, self.free.shape[1], served)
             self._demands[key] = demand
         return demand
 
@@ -159,6 +170,7 @@ class Cluster:
         for resident in list(self.residents[row].values()):
             self._remove(resident.pod.uid)
             self._orphan(replace(resident.pod, node=name))
+        self.distrusted.forgive(name)
         self._remove_node(row, last=row == self.height - 1)
 
     def place(self, pod: Pod, name: str) -> None:
@@ -276,6 +288,8 @@ class Cluster:
             self.terms.owned(own, row, 1)
         if pod.row.ports:
             self._use_ports(row, pod.row.ports, 1)
+        if pod.row.claims:
+            self.storage.count(pod.row.claims, row, 1)
         if self.index.keys:
             self.index.add(pod)
         self.load_log.append(row)
@@ -296,6 +310,8 @@ class Cluster:
             self.release_terms(resident.own)
         if pod.row.ports:
             self._use_ports(row, pod.row.ports, -1)
+        if pod.row.claims:
+            self.storage.count(pod.row.claims, row, -1)
         self.load_log.append(row)
         self._done(self._place, pod, row)
 
@@ -413,6 +429,12 @@ class Cluster:
         row = self.rows.get(name)
         if row is not None:
             self.unreadable[row] = len(self.closed.get(name, ()))
+            self._touch(name)
+
+    def _touch(self, name: str) -> None:
+        """What static plugins say about the node may be another now."""
+        row = self.rows.get(name)
+        if row is not None:
             self.static_log.append(row)
             self.load_log.append(row)
 

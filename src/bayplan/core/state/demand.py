@@ -25,9 +25,12 @@ class Demand(Struct, frozen=True):
     columns: dict[str, int]  # the asked resources that have a column, pods first
     unknown: tuple[str, ...]  # asked resources that no node has ever had
     memo: dict[object, Any]  # what plugins derive from it once
+    served: tuple[str, ...] = ()  # asked resources that a DeviceClass serves
 
 
-def demand_of(key: RowKey, resources: Mapping[str, int], width: int) -> Demand:
+def demand_of(
+    key: RowKey, resources: Mapping[str, int], width: int, served: frozenset[str]
+) -> Demand:
     """The amounts of a row key; `resources` gives the column of each known resource."""
     need = np.full(width, NOT_ASKED, dtype=np.int64)
     take = np.zeros(width, dtype=np.int64)
@@ -41,4 +44,5 @@ def demand_of(key: RowKey, resources: Mapping[str, int], width: int) -> Demand:
         else:
             need[column] = take[column] = amount
             columns[name] = column
-    return Demand(need, take, columns, tuple(unknown), {})
+    through_classes = tuple(name for name, _ in key.requests if name in served) if served else ()
+    return Demand(need, take, columns, tuple(unknown), {}, through_classes)

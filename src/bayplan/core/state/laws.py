@@ -6,6 +6,7 @@ its class says in NOT_STATE that it is a log, a version, or derived on demand; a
 is recomputed by `broken`.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
@@ -18,6 +19,7 @@ from msgspec.structs import astuple
 from bayplan.core.model.nodes import Node
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.demand import CPU, MEMORY, SCORED_CPU, SCORED_MEMORY
+from bayplan.core.state.deviceclasses import IMPLICIT
 from bayplan.core.state.terms import Count, OwnTerms, Role, Term, TermTable
 
 
@@ -28,6 +30,8 @@ def broken(cluster: Cluster) -> list[str]:
         *_amounts(cluster),
         *_static(cluster),
         *_pods(cluster),
+        *_storage(cluster),
+        *_classes_and_trust(cluster),
         *_terms(cluster),
     ]
 
@@ -169,6 +173,41 @@ def _pods(cluster: Cluster) -> Iterator[str]:
     for node, orphans in cluster.orphans.items():
         if node in cluster.rows or not orphans or any(p.node != node for p in orphans.values()):
             yield f"pods wait for node {node} without need"
+
+
+def _storage(cluster: Cluster) -> Iterator[str]:
+    storage = cluster.storage
+    claims_on: dict[str, dict[str, None]] = {}
+    for key, claim in storage.claims.items():
+        if key != claim.key:
+            yield f"claim {claim.key} is listed as {key}"
+        if claim.volume:
+            claims_on.setdefault(claim.volume, {})[key] = None
+    if claims_on != storage.claims_on:
+        yield "claims by volume are not those that name it"
+    unclaimed = Counter(v.storage_class for v in storage.volumes.values() if v.unclaimed)
+    if unclaimed != storage.unclaimed:
+        yield f"unclaimed volumes are {storage.unclaimed}, not {unclaimed}"
+    users: dict[str, dict[int, int]] = {}
+    for resident in cluster.pods.values():
+        for key in resident.pod.row.claims:
+            rows = users.setdefault(key, {})
+            rows[resident.row] = rows.get(resident.row, 0) + 1
+    if users != storage.users:
+        yield f"users of claims are {storage.users}, not {users}"
+
+
+def _classes_and_trust(cluster: Cluster) -> Iterator[str]:
+    classes = cluster.device_classes.resources
+    served = {f"{IMPLICIT}{name}" for name in classes} | {r for r in classes.values() if r}
+    if served != cluster.device_classes.served:
+        yield "resources that device classes serve are not those that they name"
+    distrusted = cluster.distrusted
+    if not distrusted.nodes.keys() <= cluster.rows.keys():
+        yield "a node that is gone is distrusted"
+    ends = [d.until for kept in distrusted.nodes.values() for d in kept.values() if d.closed]
+    if distrusted.next_end != min(ends, default=math.inf):
+        yield "the first end of a distrust is not the first"
 
 
 def _terms(cluster: Cluster) -> Iterator[str]:

@@ -5,20 +5,26 @@ with it and the group sleeps until an event that could help. A refused pod rests
 to 10 s, and its equals may be tried meanwhile. Time is an argument.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
 
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import EventKind, Refusal
+from bayplan.core.model.verdicts import Help, Refusal
 from bayplan.core.state.terms import OwnTerms, Term
 
-FIRST_REST_S = 1.0
-LONGEST_REST_S = 10.0
 LONGEST_SLEEP_S = 300.0  # kube-scheduler also retries after 5 minutes, whatever happened
 REST, ALARM = 0, 1  # timers: for pods that rest, and for a group that sleeps
 SortKey = tuple[float, ...]
+
+
+class Rests(Struct, frozen=True):
+    """How long a refused pod rests: kube-scheduler's back-off."""
+
+    first_s: float = 1.0
+    longest_s: float = 10.0
 
 
 class Waiter(Struct, gc=False):
@@ -72,13 +78,14 @@ class Group:
 class Waiting:
     """All waiting pods, the order in which to try them, and what wakes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, rests: Rests = Rests()) -> None:  # noqa: B008
+        self.rests = rests
         self.pods: dict[str, tuple[Waiter, Group]] = {}
         self.groups: dict[Hashable, Group] = {}
         self.asleep = 0  # groups that wait for an event
         self._ready: list[tuple[SortKey, int, Hashable]] = []  # heap; entries may be stale
         self._timers: list[tuple[float, int, Hashable, int]] = []  # heap: when, ticket, group, kind
-        self._by_kind: dict[EventKind, dict[Hashable, None]] = {kind: {} for kind in EventKind}
+        self._by_kind: defaultdict[Help, dict[Hashable, None]] = defaultdict(dict)
         self._ticket = 0
 
     def __len__(self) -> int:
@@ -165,24 +172,35 @@ class Waiting:
         self._rest(waiter, group, now)
         self._announce(group)
 
-    def wake(self, kinds: Iterable[EventKind], now: float) -> None:
+    def wake(self, kinds: Iterable[Help], now: float) -> None:
         """Something happened that could help: groups that waited for it are tried again."""
         if not self.asleep:
             return
         for kind in kinds:
-            keys = self._by_kind[kind]
+            keys = self._by_kind.get(kind)
             if keys:
                 for key in list(keys):
                     self._wake(self.groups[key], now)
 
     def next_time(self, now: float) -> float | None:
-        """When there may be something to try: now, at a later time, or never (None)."""
+        """When there may be something to try: now, at a later time, or never (None).
+
+        A timer that is over is left for the next try, so that asking changes nothing.
+        """
+        if self._timers and self._timers[0][0] <= now:
+            return now
         if self.next(now) is not None:
             return now
         return self._timers[0][0] if self._timers else None
 
+    def back_off(self, waiter: Waiter, now: float) -> None:
+        """One more try was in vain: the pod rests."""
+        waiter.attempts += 1
+        doublings = min(waiter.attempts - 1, 16)  # 2 to the thousandth is no number of seconds
+        waiter.rested_at = now + min(self.rests.first_s * 2**doublings, self.rests.longest_s)
+
     def _rest(self, waiter: Waiter, group: Group, now: float) -> None:
-        back_off(waiter, now)
+        self.back_off(waiter, now)
         if group.awake and group.awake[0][2] == waiter.pod.uid:
             heappop(group.awake)
         heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
@@ -231,7 +249,10 @@ class Waiting:
         assert group.refusal is not None
         self.asleep -= 1
         for kind in group.refusal.helped_by:
-            self._by_kind[kind].pop(group.key, None)
+            keys = self._by_kind.get(kind, {})
+            keys.pop(group.key, None)
+            if not keys:  # of claims there are many, and each is a kind of its own
+                self._by_kind.pop(kind, None)
 
     def _announce(self, group: Group) -> None:
         """The group stands in the queue where its first pod does."""
@@ -239,13 +260,6 @@ class Waiting:
         if waiter is not None and (group.announced is None or waiter.sort < group.announced):
             group.announced = waiter.sort
             heappush(self._ready, (waiter.sort, self.ticket(), group.key))
-
-
-def back_off(waiter: Waiter, now: float) -> None:
-    """One more try was in vain: the pod rests."""
-    waiter.attempts += 1
-    doublings = min(waiter.attempts - 1, 16)  # 2 to the thousandth is no number of seconds
-    waiter.rested_at = now + min(FIRST_REST_S * 2**doublings, LONGEST_REST_S)
 
 
 def reasons_of(refusal: Refusal) -> frozenset[str]:
