@@ -955,13 +955,6 @@ ABOUT_VOLUMES: tuple[Bug, ...] = (
         "one other pod is enough",
     ),
     Bug(
-        "users-not-taken-back",
-        STORAGE,
-        "rows[row] = rows.get(row, 0) + sign",
-        "rows[row] = rows.get(row, 0) + 1",
-        "a pod that goes frees its claims",
-    ),
-    Bug(
         "other-namespaces-claims",
         READ_VOLUMES,
         "claims.append(f\"{namespace}/{volume.persistent_volume_claim.claim_name or ''}\")",

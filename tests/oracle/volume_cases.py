@@ -60,12 +60,19 @@ class Volumes:
             notes[SELECTED_NODE] = rng.choice((*nodes, *nodes, "nowhere", ""))
         if notes:
             metadata["annotations"] = notes
-        if self.chance(0.03):
+        deleting = self.chance(0.03)
+        if deleting:
             metadata["deletionTimestamp"] = "2026-01-02T03:04:05Z"
         if name == self.ephemeral and self.chance(0.9):
             owner = {"kind": "Pod", "name": "x", "uid": rng.choice((POD_UID,) * 8 + ("other",))}
             metadata["ownerReferences"] = [{**owner, "controller": self.chance(0.95)}]
-        phase = "Lost" if self.chance(0.03) else "Bound" if state == "bound" else "Pending"
+        phase = (
+            "Lost"
+            if self.chance(0.4 if deleting else 0.03)
+            else "Bound"
+            if state == "bound"
+            else "Pending"
+        )
         return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
 
     def volume(self, name: str) -> Json:

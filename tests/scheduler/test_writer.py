@@ -102,7 +102,7 @@ def test_a_bind_carries_the_uid_the_kind_and_a_time_that_the_server_knows() -> N
         await rig.settle()
         binding = rig.api.sent[0]
         assert binding.path == "/api/v1/namespaces/team/pods/p/binding"
-        assert binding.params == {"timeout": "5s"}
+        assert binding.params == {"timeout": "4s"}  # the server gives up before we do
         assert binding.body["metadata"]["uid"] == "uid-p"
         assert binding.body["target"] == {"kind": "Node", "apiVersion": "v1", "name": "n1"}
         assert rig.answers() == [on.BindDone("uid-p")]
@@ -254,6 +254,36 @@ def test_behind_the_fence_nothing_is_sent_and_the_pod_is_forgotten() -> None:
         await rig.settle()
         assert rig.api.sent == []
         assert isinstance(rig.answers()[0], on.BindFailed)
+
+    run(test)
+
+
+def test_a_pod_keeps_its_place_until_somebody_can_tell_where_it_is() -> None:
+    async def test(rig: Rig) -> None:
+        looks: list[Answer] = [refused(503), TransportError("GET p: broken", sent=True)] * 20 + [
+            ok(200, OURS)
+        ]
+        rig.api.answer = lambda sent: LOST if sent.what == "POST binding" else looks.pop(0)
+        rig.writer.bind(bind("p"))
+        for _ in range(10):
+            await rig.settle()
+        assert not looks
+        assert rig.answers() == [on.BindDone("uid-p")]
+
+    run(test)
+
+
+def test_what_was_decided_before_the_lease_was_lost_is_not_sent_when_it_is_back() -> None:
+    async def test(rig: Rig) -> None:
+        rig.api.hold()
+        rig.writer.bind(bind("first"))
+        await rig.settle()
+        rig.writer.bind(bind("queued"))
+        rig.fence.term = lambda: 1
+        rig.api.let_go()
+        await rig.settle()
+        assert rig.sent().count("POST binding") == 1
+        assert [type(e).__name__ for e in rig.answers()] == ["BindDone", "BindFailed"]
 
     run(test)
 

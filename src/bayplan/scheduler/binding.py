@@ -1,7 +1,8 @@
 """One bind, and what became of it.
 
 A bind that may or may not have been carried out (a time-out, a broken connection, a 500) is looked
-up before anything else is done: the pod itself says on which node it is.
+up before anything else is done: the pod itself says on which node it is. Until it does, however
+long that takes, the pod keeps its place.
 """
 
 from msgspec import Struct
@@ -9,14 +10,12 @@ from msgspec.json import Decoder
 
 from bayplan.core.model.effects import Placement
 from bayplan.kube import wire
-from bayplan.kube.client import PODS, Client, Retry
+from bayplan.kube.client import PODS, Client
 from bayplan.kube.clock import Backoff
-from bayplan.kube.transport import ApiError, Fenced, TransportError
+from bayplan.kube.transport import ApiError, BeforeSend, Fenced, TransportError
 from bayplan.scheduler import requests
-from bayplan.scheduler.fence import Fence
 
 TRIES = 4
-_LOOK = Retry(tries=4)  # a GET harms nobody
 _decode_pod = Decoder(wire.Pod).decode
 
 
@@ -32,12 +31,15 @@ BOUND = Outcome(True)
 class Binder:
     """Sends Bindings behind the fence, with a time-out that the server knows too."""
 
-    def __init__(self, client: Client, fence: Fence, timeout_s: float) -> None:
-        self._client, self._fence = client, fence
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self._client = client
+        # the server gives up first: what we then find is what it will stay
         self._timeout_s = timeout_s
-        self._params = {"timeout": f"{max(1, int(timeout_s))}s"}
+        self._params = {"timeout": f"{max(1, int(timeout_s) - 1)}s"}
 
-    async def bind(self, placement: Placement, annotations: dict[str, str]) -> Outcome:
+    async def bind(
+        self, placement: Placement, annotations: dict[str, str], before_send: BeforeSend
+    ) -> Outcome:
         wrong = requests.bad_annotation(annotations) if annotations else None
         if wrong is not None:
             return Outcome(False, wrong, is_ours=True)
@@ -55,7 +57,7 @@ class Binder:
                     params=self._params,
                     body=body,
                     timeout_s=self._timeout_s,
-                    before_send=self._fence.check,
+                    before_send=before_send,
                 )
                 return BOUND
             except Fenced as fenced:
@@ -79,15 +81,19 @@ class Binder:
     async def _look(self, placement: Placement, why: str) -> Outcome | None:
         """What the pod says; None when it is not bound and may be tried again."""
         pod = placement.pod
-        try:
-            body = await self._client.request(
-                "GET", PODS.path(pod.namespace, pod.name), retry=_LOOK
-            )
-        except ApiError as error:
-            return Outcome(False, why if error.status != 404 else "the pod is gone")
-        except TransportError:
-            return Outcome(False, why)
-        seen = _decode_pod(body)
+        path = PODS.path(pod.namespace, pod.name)
+        backoff = Backoff(self._client.clock, self._client.rng, first_s=0.2, most_s=5.0)
+        while True:
+            try:
+                seen = _decode_pod(await self._client.request("GET", path))
+                break
+            except ApiError as error:
+                if error.status == 404:
+                    return Outcome(False, "the pod is gone")
+                asked_s = error.retry_after
+            except TransportError:
+                asked_s = None
+            await backoff.pause(asked_s)
         metadata, spec = seen.metadata or wire.Metadata(), seen.spec or wire.PodSpec()
         if metadata.uid != pod.uid:
             return Outcome(False, "the pod was made again")

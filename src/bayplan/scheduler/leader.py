@@ -50,6 +50,7 @@ class Sidecar:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease and health", daemon=True)
         self.port = 0
+        self.term = 0  # how often the lease was lost
 
     def deadline(self) -> float:
         """Until when we may write."""
@@ -112,6 +113,7 @@ class Sidecar:
             finally:
                 keeping.cancel()
                 await asyncio.gather(keeping, return_exceptions=True)
+            self.term += 1  # before we ask for it again
             log.warning("the lease is lost")
             self._duties.on_lost()
 

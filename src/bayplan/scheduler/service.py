@@ -166,6 +166,7 @@ class Service:
         sidecar = Sidecar(self.loop, RealClock(), duties)
         if self._elects:
             self.fence.deadline = sidecar.deadline
+            self.fence.term = lambda: sidecar.term
         return sidecar
 
     async def run(self) -> None:

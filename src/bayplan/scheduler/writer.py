@@ -17,7 +17,13 @@ from bayplan.core.model import events as on
 from bayplan.core.model.effects import Bind, Park, Placement, Refuse
 from bayplan.core.model.pods import Pod
 from bayplan.kube.client import EVENTS, PODS, Client, Retry
-from bayplan.kube.transport import STRATEGIC_PATCH, ApiError, Fenced, TransportError
+from bayplan.kube.transport import (
+    STRATEGIC_PATCH,
+    ApiError,
+    BeforeSend,
+    Fenced,
+    TransportError,
+)
 from bayplan.scheduler import requests
 from bayplan.scheduler.binding import Binder, Outcome
 from bayplan.scheduler.feed import Condition
@@ -60,11 +66,11 @@ class Writer:
     ) -> None:
         self._client, self._clock, self._inbox, self._fence = client, client.clock, inbox, fence
         self._condition_of, self._prepare = condition_of, settings.prepare
-        self._binder = Binder(client, fence, settings.bind_timeout_s)
+        self._binder = Binder(client, settings.bind_timeout_s)
         self._instance = socket.gethostname()
         self._workers = settings.workers
         self._accepting = True
-        self._binds: deque[Bind] = deque()
+        self._binds: deque[tuple[Bind, BeforeSend]] = deque()  # with the fence of their term
         self._preparing: dict[asyncio.Task[None], Bind] = {}
         self._conditions: dict[str, Said] = {}  # by uid
         self._later: dict[str, Said] = {}  # by uid: too soon after the one before
@@ -83,24 +89,25 @@ class Writer:
         if not self._accepting:
             self._answer(effect, Outcome(False, STOPPING))
         elif self._prepare is not None and effect.placement.pod.row.claims:
-            task = asyncio.create_task(self._prepare_and_bind(self._prepare, effect))
+            work = self._prepare_and_bind(self._prepare, effect, self._fence.of_now())
+            task = asyncio.create_task(work)
             self._preparing[task] = effect
             task.add_done_callback(lambda done: self._preparing.pop(done, None))
         else:
-            self._queue(effect)
+            self._queue(effect, self._fence.of_now())
 
-    def _queue(self, effect: Bind) -> None:
-        self._binds.append(effect)
+    def _queue(self, effect: Bind, check: BeforeSend) -> None:
+        self._binds.append((effect, check))
         self._call()
 
-    async def _prepare_and_bind(self, prepare: Prepare, effect: Bind) -> None:
+    async def _prepare_and_bind(self, prepare: Prepare, effect: Bind, check: BeforeSend) -> None:
         """Volumes can take minutes, so this is no worker's task."""
         try:
             await prepare(effect.placement)
         except Exception as error:
             self._answer(effect, Outcome(False, str(error), is_ours=True))
         else:
-            self._queue(effect)
+            self._queue(effect, check)
 
     def refuse(self, effect: Refuse) -> None:
         self._tell(Said(effect.pod, UNSCHEDULABLE, effect.refusal.message))
@@ -173,7 +180,7 @@ class Writer:
     def abandon(self, why: str) -> None:
         """Binds that were not sent are forgotten."""
         while self._binds:
-            self._answer(self._binds.popleft(), Outcome(False, why))
+            self._answer(self._binds.popleft()[0], Outcome(False, why))
         for task, effect in list(self._preparing.items()):
             task.cancel()
             self._answer(effect, Outcome(False, why))
@@ -202,7 +209,7 @@ class Writer:
     async def _work(self) -> None:
         while True:
             if self._binds:
-                await self._bind(self._binds.popleft())
+                await self._bind(*self._binds.popleft())
             elif self._conditions:
                 await self._write_condition(self._conditions.pop(next(iter(self._conditions))))
             elif self._events:
@@ -212,10 +219,10 @@ class Writer:
                 self._idle.append(future)
                 await future
 
-    async def _bind(self, effect: Bind) -> None:
+    async def _bind(self, effect: Bind, check: BeforeSend) -> None:
         self.busy["bind"] += 1
         try:
-            outcome = await self._binder.bind(effect.placement, {})
+            outcome = await self._binder.bind(effect.placement, {}, check)
         except Exception as error:  # whatever it is, the pod must not be lost
             outcome = Outcome(False, str(error) or type(error).__name__, is_ours=True)
         finally:
