@@ -260,9 +260,8 @@ def test_behind_the_fence_nothing_is_sent_and_the_pod_is_forgotten() -> None:
 
 def test_a_pod_keeps_its_place_until_somebody_can_tell_where_it_is() -> None:
     async def test(rig: Rig) -> None:
-        looks: list[Answer] = [refused(503), TransportError("GET p: broken", sent=True)] * 20 + [
-            ok(200, OURS)
-        ]
+        away: list[Answer] = [refused(503), TransportError("GET p: broken", sent=True)]
+        looks: list[Answer] = [*away * 20, ok(200, OURS)]
         rig.api.answer = lambda sent: LOST if sent.what == "POST binding" else looks.pop(0)
         rig.writer.bind(bind("p"))
         for _ in range(10):
