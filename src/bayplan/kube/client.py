@@ -92,7 +92,7 @@ class Client:
         `timeout_s` is per try. 429, 5xx and broken connections are tried again, after the time
         that the server asks for or else a growing one, as often as `retry` says.
         """
-        backoff = Backoff(self.clock, self.rng, retry.first_s, retry.most_s)
+        backoff: Backoff | None = None
         left = 1 if method == "POST" and not retry.post else retry.tries
         while True:
             left -= 1
@@ -116,6 +116,8 @@ class Client:
             except TransportError:
                 if left <= 0:
                     raise
+            if backoff is None:
+                backoff = Backoff(self.clock, self.rng, retry.first_s, retry.most_s)
             await backoff.pause(asked_s)
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ An `HttpTransport` belongs to the event loop that first uses it. A thread with a
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -93,11 +93,13 @@ class HttpTransport:
         if body is not None:
             headers["Content-Type"] = content_type
         attempt = _Attempt(method, _target(path, params), headers, body, before_send)
-        with _trouble(attempt, timeout_s):
+        try:
             async with self._clock.timeout(timeout_s):
                 answer = await self._answer(self._session(_ANSWERS), attempt)
                 async with answer:
-                    return Response(answer.status, _lower(answer), await answer.read())
+                    return Response(answer.status, answer.headers, await answer.read())
+        except _TROUBLES as error:  # written out, because it is on the way of every bind
+            raise _told(error, attempt, timeout_s) from error
 
     @asynccontextmanager
     async def stream(
@@ -108,7 +110,7 @@ class HttpTransport:
             async with self._clock.timeout(timeout_s):
                 answer = await self._answer(self._session(_STREAMS), attempt)
         try:
-            yield Stream(answer.status, _lower(answer), _chunks(answer, attempt))
+            yield Stream(answer.status, answer.headers, _chunks(answer, attempt))
         finally:
             answer.close()
 
@@ -223,19 +225,26 @@ async def _chunks(answer: aiohttp.ClientResponse, attempt: _Attempt) -> AsyncIte
             yield chunk
 
 
+_TROUBLES = (aiohttp.ClientError, asyncio.IncompleteReadError, OSError)
+
+
 @contextmanager
 def _trouble(attempt: _Attempt, timeout_s: float | None) -> Iterator[None]:
     """What can happen to a connection, in our words."""
     try:
         yield
-    except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError) as error:
-        why = str(error) or type(error).__name__
-        if type(error) is TimeoutError and error.errno is None:  # the clock's, not the system's
-            why = f"no answer within {timeout_s} s"
-        elif isinstance(error, aiohttp.ClientPayloadError):
-            why = "the connection broke in the middle of the answer"
-        path = attempt.target.partition("?")[0]
-        raise TransportError(f"{attempt.method} {path}: {why}", attempt.sent) from error
+    except _TROUBLES as error:
+        raise _told(error, attempt, timeout_s) from error
+
+
+def _told(error: Exception, attempt: _Attempt, timeout_s: float | None) -> TransportError:
+    why = str(error) or type(error).__name__
+    if type(error) is TimeoutError and error.errno is None:  # the clock's, not the system's
+        why = f"no answer within {timeout_s} s"
+    elif isinstance(error, aiohttp.ClientPayloadError):
+        why = "the connection broke in the middle of the answer"
+    path = attempt.target.partition("?")[0]
+    return TransportError(f"{attempt.method} {path}: {why}", attempt.sent)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
@@ -251,7 +260,3 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
 
 def _target(path: str, params: Params | None) -> str:
     return f"{path}?{urlencode(params)}" if params else path
-
-
-def _lower(answer: aiohttp.ClientResponse) -> Mapping[str, str]:
-    return {name.lower(): value for name, value in answer.headers.items()}

@@ -24,13 +24,13 @@ REQUEST_S = 30.0
 
 class Response(Struct, frozen=True):
     status: int
-    headers: Mapping[str, str]  # names in lower case
+    headers: Mapping[str, str]  # found by names in lower case, at least
     body: bytes
 
 
 class Stream(Struct, frozen=True):
     status: int
-    headers: Mapping[str, str]  # names in lower case
+    headers: Mapping[str, str]  # found by names in lower case, at least
     chunks: AsyncIterator[bytes]  # as they come: neither lines nor objects
 
 

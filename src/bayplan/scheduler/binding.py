@@ -46,7 +46,7 @@ class Binder:
         pod = placement.pod
         path = PODS.path(pod.namespace, pod.name, "binding")
         body = requests.binding(pod, placement.node, annotations)
-        backoff = Backoff(self._client.clock, self._client.rng, first_s=0.1, most_s=2.0)
+        backoff: Backoff | None = None
         why = ""
         for _ in range(TRIES):
             asked_s: float | None = None
@@ -75,6 +75,8 @@ class Binder:
                 outcome = await self._look(placement, why)
                 if outcome is not None:
                     return outcome
+            if backoff is None:
+                backoff = Backoff(self._client.clock, self._client.rng, first_s=0.1, most_s=2.0)
             await backoff.pause(asked_s)
         return Outcome(False, why, is_ours=True)
 
