@@ -149,6 +149,24 @@ def test_a_pod_gets_its_first_condition_at_once_and_the_next_after_a_while() -> 
     run(test)
 
 
+def test_a_condition_that_could_not_be_written_is_written_later() -> None:
+    async def test(rig: Rig) -> None:
+        answers = [refused(503)] * 3 + [ok(200)]
+        rig.api.answer = lambda sent: answers.pop(0) if sent.method == "PATCH" else ok()
+        rig.writer.refuse(refuse("p", "why"))
+        await rig.settle()
+        assert rig.sent().count("PATCH status") == 3
+        due = rig.writer.next_time()
+        assert due is not None
+        rig.clock.advance(CONDITION_EVERY_S)
+        rig.writer.tick(rig.clock.time())
+        await rig.settle()
+        assert not answers
+        assert rig.writer.done["condition"] == 1
+
+    run(test)
+
+
 def test_what_the_api_already_says_is_not_patched_again() -> None:
     """After a restart, say; the transition's time stays while the status does."""
 

@@ -133,8 +133,8 @@ class Observer:
 
 
 class Watch:
-    """What happens under a path, from now on. A watch that the server cuts is taken up again:
-    it cuts one that it cannot write to for some milliseconds, as on a crowded machine."""
+    """What happens under a path, from now on. A watch that the server closes, as it does now and
+    then in the seconds after its start, is taken up where it ended."""
 
     def __init__(self, where: Access, path: str) -> None:
         self._where, self._path = where, path

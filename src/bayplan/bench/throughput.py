@@ -88,8 +88,6 @@ def measure(
     plane: ControlPlane, plan: Plan, progress: Progress = lambda text: None
 ) -> dict[str, Any]:
     """The same on a control plane that runs already and has no nodes."""
-    load = os.getloadavg()[0]
-    progress(f"{os.cpu_count()} cores; the load of the last minute was {load:.1f}")
     track = Track(plane, progress, plan.settle_s)
     results: list[dict[str, Any]] = []
     steady: dict[str, float] = {}
@@ -116,7 +114,6 @@ def measure(
     return {
         "kubernetes": plane.binaries["kube-scheduler"].version,
         "cores": os.cpu_count(),
-        "load_before": load,
         "uvloop": importlib.util.find_spec("uvloop") is not None,
         "results": results,
         **steady,

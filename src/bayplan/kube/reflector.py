@@ -26,6 +26,7 @@ _WATCH_S = (300, 600)  # the server closes a watch after a time between these; c
 # An idle watch brings a bookmark about every minute. Twice that and a half without a byte: the
 # connection is dead, even where TCP has not noticed.
 _SILENCE_S = 150.0
+_OFTEN_S = 60.0  # a server that says 410 again so soon is given time
 _SHORT_S = 5.0  # a watch that ends sooner is not followed by another at once
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
@@ -85,6 +86,7 @@ class Reflector(Generic[T]):
         self._initial: dict[tuple[str, str], T] | None = None  # while the whole is streamed
         self._resumes = False  # whether the next watch takes up an earlier one
 
+        self._expired_at = float("-inf")  # when a version was last too old
         self.lists = 0  # whole reads, paged or streamed
         self.watches = 0  # watches that the server accepted
         self.restarts = 0  # of them, those that took up an earlier one where it ended
@@ -116,6 +118,10 @@ class Reflector(Generic[T]):
                     continue
                 if status == 410:
                     self._version = self._last = None
+                    if began - self._expired_at > _OFTEN_S:  # the server is there: read at once
+                        self._expired_at = began
+                        self._tell(error)
+                        continue
                 await self._rest(error)
 
     async def read(self) -> None:
@@ -131,9 +137,12 @@ class Reflector(Generic[T]):
                     raise
                 await self._rest(error)
 
-    async def _rest(self, error: ApiError | TransportError) -> None:
+    def _tell(self, error: Exception) -> None:
         if self._on_trouble is not None:
             self._on_trouble(error)
+
+    async def _rest(self, error: ApiError | TransportError) -> None:
+        self._tell(error)
         await self._backoff.pause(error.retry_after if isinstance(error, ApiError) else None)
 
     # The whole, in pages

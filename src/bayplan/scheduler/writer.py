@@ -130,14 +130,21 @@ class Writer:
     def _tell(self, said: Said) -> None:
         uid = said.pod.uid
         last = self._told_at.get(uid)
-        if last is None or self._clock.time() - last >= CONDITION_EVERY_S:
+        waits = uid in self._conditions
+        if last is None or waits or self._clock.time() - last >= CONDITION_EVERY_S:
             self._later.pop(uid, None)
             self._conditions[uid] = said
             self._call()
             return
-        if uid not in self._later:
-            heappush(self._due, (last + CONDITION_EVERY_S, uid))
-        self._later[uid] = said
+        self._later.pop(uid, None)
+        self._put_off(said)
+
+    def _put_off(self, said: Said) -> None:
+        """Until the pause since the last one is over, unless something newer waits for that."""
+        uid = said.pod.uid
+        if uid not in self._later and uid not in self._conditions and uid in self._told_at:
+            self._later[uid] = said
+            heappush(self._due, (self._told_at[uid] + CONDITION_EVERY_S, uid))
 
     def tick(self, now: float) -> None:
         """Conditions whose pause is over get their turn."""
@@ -253,7 +260,8 @@ class Writer:
         if (before.reason, before.message) != (said.reason, said.text):
             body = requests.condition(pod.uid, said.reason, said.text, before, self._clock.wall())
             path = PODS.path(pod.namespace, pod.name, "status")
-            await self._write("condition", "PATCH", path, body, STRATEGIC_PATCH)
+            if not await self._write("condition", "PATCH", path, body, STRATEGIC_PATCH):
+                self._put_off(said)  # an autoscaler looks for it
 
     async def _write_event(self, said: Said) -> None:
         body = requests.event(
@@ -263,8 +271,8 @@ class Writer:
 
     async def _write(
         self, kind: str, method: str, path: str, body: bytes, content: str = "application/json"
-    ) -> None:
-        """What fails here is only words, and newer ones will come."""
+    ) -> bool:
+        """Whether it was written; what fails here is only words."""
         self.busy[kind] += 1
         try:
             await self._client.request(
@@ -276,7 +284,9 @@ class Writer:
                 retry=_AGAIN,
             )
             self.done[kind] += 1
+            return True
         except (ApiError, TransportError, Fenced):
             self.failed[kind] += 1
+            return False
         finally:
             self.busy[kind] -= 1
