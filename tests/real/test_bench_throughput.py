@@ -50,6 +50,7 @@ def done(contender: str, pods_per_s: float) -> Round:
         start_to_first_bind_s=1.0,
         start_to_last_bind_s=4.0,
         events=60,
+        events_by_last_bind=0,
         observer_cpu_ms_per_pod=0.05,
         observer_cuts=0,
         elsewhere_cores=0.1,

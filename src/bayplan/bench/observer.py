@@ -36,6 +36,7 @@ class Sight(Struct, frozen=True):
 
     bound: int
     events: int  # pods with a Scheduled event
+    events_by_last_bind: int  # of them, those seen before the last pod was bound
     first_bind: float
     last_bind: float
     last_event: float
@@ -82,7 +83,7 @@ class Observer:
         self.appeared: dict[str, float] = {}
         self.bound: dict[str, tuple[str, float]] = {}  # by pod: its node, and when
         self.events: set[str] = set()
-        self.moved = 0
+        self.moved = self.events_by_then = 0
         self.last_appeared = self.first_bind = self.last_bind = self.last_event = 0.0
 
     def pod(self, seen: _Line, now: float) -> None:
@@ -97,7 +98,7 @@ class Observer:
             return
         self.bound[name] = node, now
         self.first_bind = self.first_bind or now
-        self.last_bind = now
+        self.last_bind, self.events_by_then = now, len(self.events)
 
     def event(self, seen: _Line, now: float) -> None:
         about = seen.object.regarding
@@ -117,6 +118,7 @@ class Observer:
         return Sight(
             bound=len(self.bound),
             events=len(self.events),
+            events_by_last_bind=self.events_by_then,
             first_bind=self.first_bind,
             last_bind=self.last_bind,
             last_event=self.last_event,

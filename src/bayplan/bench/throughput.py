@@ -70,6 +70,7 @@ class Round(Struct, frozen=True):
     start_to_first_bind_s: float
     start_to_last_bind_s: float
     events: int  # that were stored; a contender may drop some
+    events_by_last_bind: int  # of them, those that were stored while pods were still bound
     observer_cpu_ms_per_pod: float
     observer_cuts: int  # how often the API server closed one of its watches
     elsewhere_cores: float  # what other programs on the machine used meanwhile
@@ -197,6 +198,7 @@ class Track:
             start_to_first_bind_s=sight.first_bind - began,
             start_to_last_bind_s=sight.last_bind - began,
             events=sight.events,
+            events_by_last_bind=sight.events_by_last_bind,
             observer_cpu_ms_per_pod=1e3 * sight.cpu_s / pods,
             observer_cuts=sight.cuts,
             elsewhere_cores=elsewhere_cores,
