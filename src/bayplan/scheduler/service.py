@@ -24,6 +24,7 @@ from bayplan.kube.http import HttpTransport
 from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.scheduler.config import Configuration, profiles_of
 from bayplan.scheduler.fence import Fence
+from bayplan.scheduler.heap import keep_thresholds
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal
 from bayplan.scheduler.leader import Duties, Sidecar
@@ -52,6 +53,7 @@ class Options(Struct, frozen=True):
 
 async def serve(config: Configuration, options: Options) -> None:
     """Until SIGTERM or SIGINT."""
+    keep_thresholds()
     clock = RealClock()
     source = find_source(options.kubeconfig or config.client_connection.kubeconfig)
     async with AsyncExitStack() as stack:

@@ -81,9 +81,10 @@ class Drop(Action):
 
 @dataclass(frozen=True)
 class Hold(Action):
-    """It waits before it is passed on; see `Proxy.hold`."""
+    """It waits before it is passed on, or its answer does; see `Proxy.hold`."""
 
     until: asyncio.Event
+    answered: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class Proxy:
         self.asked: list[Asked] = []
         self._rules: list[_Rule] = []
         self._open: list[_Open] = []
+        self.held = 0  # answers that wait or have waited
         self._loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event | None = None
         self._started = threading.Event()
@@ -160,10 +162,10 @@ class Proxy:
 
         return end
 
-    def hold(self, which: Which) -> Callable[[], None]:
-        """Lets requests like this wait; call what it gives to let them go on."""
+    def hold(self, which: Which, answered: bool = False) -> Callable[[], None]:
+        """Lets requests like this wait, or their answers; call what it gives to let them go on."""
         until = asyncio.Event()
-        end = self.rule(which, Hold(until))
+        end = self.rule(which, Hold(until, answered))
 
         def release() -> None:
             end()
@@ -241,7 +243,7 @@ class Proxy:
         asked = Asked(request.method, request.path, query, body, time.monotonic())
         self.asked.append(asked)
         lines: list[Line] = []
-        carried_out = False
+        after: list[Action] = []  # what is to happen to the answer
         for rule in self._rules:  # also those that come while it is held
             if rule.left <= 0 or not rule.which(asked):
                 continue
@@ -252,18 +254,18 @@ class Proxy:
                     return web.Response(status=status, headers=headers, body=body)
                 case Drop(carried_out=False):
                     _break(request)
-                case Drop(carried_out=True):
-                    carried_out = True
-                case Hold(until):
+                case Hold(until, answered=False):
                     await until.wait()
+                case Drop() | Hold():
+                    after.append(rule.action)
                 case Shorten(seconds):
                     asked.query["timeoutSeconds"] = str(seconds)
                 case Rewrite(line):
                     lines.append(line)
-        return await self._pass_on(request, asked, lines, carried_out)
+        return await self._pass_on(request, asked, lines, after)
 
     async def _pass_on(
-        self, request: web.Request, asked: Asked, lines: list[Line], break_after: bool
+        self, request: web.Request, asked: Asked, lines: list[Line], after: list[Action]
     ) -> web.StreamResponse:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _NOT_PASSED_ON}
         headers |= {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "identity"}
@@ -278,8 +280,12 @@ class Proxy:
                 if asked.watches and answer.status == 200:
                     return await self._stream(request, asked, answer, lines)
                 body = await answer.read()
-                if break_after:
-                    _break(request)
+                for action in after:
+                    if isinstance(action, Hold):
+                        self.held += 1
+                        await action.until.wait()
+                    else:
+                        _break(request)
                 kind = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
                 if "Retry-After" in answer.headers:
                     kind["Retry-After"] = answer.headers["Retry-After"]
