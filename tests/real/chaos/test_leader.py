@@ -9,7 +9,6 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
