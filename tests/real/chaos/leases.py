@@ -1,7 +1,6 @@
 """Who leads, by the Lease that they all look at."""
 
 import re
-from datetime import UTC, datetime
 
 from bayplan.testing.controlplane import ControlPlane, Refused
 from tests.real.chaos.replica import Replica
@@ -22,15 +21,6 @@ def holder(plane: ControlPlane) -> str:
 
 def leads(plane: ControlPlane, replica: Replica) -> bool:
     return re.search(rf"(^|\D){replica.pid}(\D|$)", holder(plane)) is not None
-
-
-def give_to_another(plane: ControlPlane, seconds: int) -> None:
-    """To somebody who will not renew it."""
-    forget(plane)
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec = {"holderIdentity": "another", "leaseDurationSeconds": seconds, "renewTime": now}
-    path, _, name = LEASE.rpartition("/")
-    plane.request("POST", path, {"metadata": {"name": name}, "spec": spec})
 
 
 def forget(plane: ControlPlane) -> None:

@@ -81,10 +81,9 @@ class Drop(Action):
 
 @dataclass(frozen=True)
 class Hold(Action):
-    """It waits before it is passed on, or its answer does; see `Proxy.hold`."""
+    """It waits before it is passed on; see `Proxy.hold`."""
 
     until: asyncio.Event
-    answered: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,6 @@ class Proxy:
         self.asked: list[Asked] = []
         self._rules: list[_Rule] = []
         self._open: list[_Open] = []
-        self.held = 0  # answers that wait or have waited
         self._loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event | None = None
         self._started = threading.Event()
@@ -162,10 +160,10 @@ class Proxy:
 
         return end
 
-    def hold(self, which: Which, answered: bool = False) -> Callable[[], None]:
-        """Lets requests like this wait, or their answers; call what it gives to let them go on."""
+    def hold(self, which: Which) -> Callable[[], None]:
+        """Lets requests like this wait; call what it gives to let them go on."""
         until = asyncio.Event()
-        end = self.rule(which, Hold(until, answered))
+        end = self.rule(which, Hold(until))
 
         def release() -> None:
             end()
@@ -243,7 +241,7 @@ class Proxy:
         asked = Asked(request.method, request.path, query, body, time.monotonic())
         self.asked.append(asked)
         lines: list[Line] = []
-        after: list[Action] = []  # what is to happen to the answer
+        carried_out = False
         for rule in self._rules:  # also those that come while it is held
             if rule.left <= 0 or not rule.which(asked):
                 continue
@@ -254,18 +252,18 @@ class Proxy:
                     return web.Response(status=status, headers=headers, body=body)
                 case Drop(carried_out=False):
                     _break(request)
-                case Hold(until, answered=False):
+                case Drop(carried_out=True):
+                    carried_out = True
+                case Hold(until):
                     await until.wait()
-                case Drop() | Hold():
-                    after.append(rule.action)
                 case Shorten(seconds):
                     asked.query["timeoutSeconds"] = str(seconds)
                 case Rewrite(line):
                     lines.append(line)
-        return await self._pass_on(request, asked, lines, after)
+        return await self._pass_on(request, asked, lines, carried_out)
 
     async def _pass_on(
-        self, request: web.Request, asked: Asked, lines: list[Line], after: list[Action]
+        self, request: web.Request, asked: Asked, lines: list[Line], break_after: bool
     ) -> web.StreamResponse:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _NOT_PASSED_ON}
         headers |= {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "identity"}
@@ -280,12 +278,8 @@ class Proxy:
                 if asked.watches and answer.status == 200:
                     return await self._stream(request, asked, answer, lines)
                 body = await answer.read()
-                for action in after:
-                    if isinstance(action, Hold):
-                        self.held += 1
-                        await action.until.wait()
-                    else:
-                        _break(request)
+                if break_after:
+                    _break(request)
                 kind = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
                 if "Retry-After" in answer.headers:
                     kind["Retry-After"] = answer.headers["Retry-After"]
