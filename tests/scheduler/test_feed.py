@@ -100,6 +100,22 @@ def test_a_relist_tells_only_what_changed_meanwhile(feed: Feed) -> None:
     assert heard == [("PodGone", "uid-b"), ("PodSeen", "uid-c"), ("PodSeen", "uid-d")]
 
 
+def test_a_read_beside_the_watch_undoes_nothing_that_the_watch_told_meanwhile(feed: Feed) -> None:
+    for name in ("stays", "ends", "bound"):
+        feed.pod(pod(name))
+    feed.heard()
+    feed.pods.begin_read()
+    feed.pod(pod("new"))
+    feed.pods.drop(feed.pods.decode(raw(pod("ends"))))
+    feed.pod(pod("bound", metadata={"labels": {"late": "news"}}))
+    feed.heard()
+    listed = [pod("stays"), pod("ends"), pod("bound", node="n"), pod("unseen")]
+    feed.pods.end_read([feed.pods.decode(raw(p)) for p in listed])
+    heard = [(e.pod.name, e.pod.node) for e in feed.heard() if isinstance(e, on.PodSeen)]
+    assert heard == [("bound", "n"), ("unseen", "")]
+    assert set(feed.pods.known) == {"uid-stays", "uid-bound", "uid-new", "uid-unseen"}
+
+
 def test_a_pod_that_cannot_be_read_closes_its_node_until_it_can(feed: Feed) -> None:
     broken = pod(
         node="n", spec={"containers": [{"name": "c", "resources": {"requests": {"cpu": "x"}}}]}

@@ -120,6 +120,7 @@ class PodSink(_Sink[SeenPod | Unread]):
         self.reader, self._adopt = reader, adopt
         self.known: dict[str, Pod | Unread] = {}  # by uid
         self.conditions: dict[str, Condition] = {}  # by uid: of pods that are not bound
+        self._touched: set[str] | None = None  # uids that the watch told of during a read
 
     def watched(self) -> Watched[SeenPod | Unread]:
         return Watched(PODS.path(), self.decode, field_selector=NOT_TERMINAL)
@@ -142,6 +143,8 @@ class PodSink(_Sink[SeenPod | Unread]):
             self.put(item)
 
     def put(self, item: SeenPod | Unread) -> None:
+        if self._touched is not None:
+            self._touched.add(uid_of(item))
         if isinstance(item, Unread):
             self._unread(item)
             return
@@ -159,7 +162,28 @@ class PodSink(_Sink[SeenPod | Unread]):
     def drop(self, item: SeenPod | Unread) -> None:
         self._gone(uid_of(item))
 
+    def begin_read(self) -> None:
+        """A read beside the watch begins: what the watch tells from here on may be newer."""
+        self._touched = set()
+
+    def end_read(self, items: list[SeenPod | Unread]) -> None:
+        """Takes a read in. Of pods that the watch told of meanwhile it counts only that they are
+        bound, since that is for ever."""
+        touched, self._touched = self._touched or set(), None
+        here = {uid_of(item) for item in items}
+        for uid in [uid for uid in self.known if uid not in here and uid not in touched]:
+            self._gone(uid)
+        for item in items:
+            known = self.known.get(uid_of(item))
+            waits = isinstance(known, Pod) and not known.node
+            if uid_of(item) not in touched or (
+                waits and isinstance(item, SeenPod) and item.pod.node
+            ):
+                self.put(item)
+
     def _gone(self, uid: str) -> None:
+        if self._touched is not None:
+            self._touched.add(uid)
         self.conditions.pop(uid, None)
         if self.known.pop(uid, None) is not None:
             self.inbox.add(on.PodGone(uid))
@@ -359,3 +383,25 @@ class FailedSink:
 
     def bad(self, line: bytes, error: Exception) -> None:
         """The first watch has told of it."""
+
+
+class Collected(Generic[T]):
+    """A sink that keeps a whole read."""
+
+    def __init__(self) -> None:
+        self.items: list[T] = []
+
+    def replace(self, items: list[T], resource_version: str) -> None:
+        self.items = items
+
+    def put(self, item: T) -> None:
+        """There is no watch."""
+
+    def drop(self, item: T) -> None:
+        """There is no watch."""
+
+    def synced(self) -> None:
+        """`items` are there."""
+
+    def bad(self, line: bytes, error: Exception) -> None:
+        """The watches have told of it."""

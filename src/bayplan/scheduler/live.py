@@ -1,7 +1,7 @@
 """What a running scheduler tells about itself: its memory against a fresh list, and a bundle."""
 
 import logging
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import effects as do
@@ -13,6 +13,7 @@ from bayplan.scheduler.audit import Audit, differences, lasting
 from bayplan.scheduler.bundle import Decisions, bundle
 from bayplan.scheduler.config import Configuration
 from bayplan.scheduler.feed import (
+    Collected,
     NamedSink,
     PodSink,
     Unread,
@@ -28,28 +29,6 @@ log = logging.getLogger("bayplan")
 
 SETTLE_S = 2.0  # what is under way has arrived by then
 T = TypeVar("T")
-
-
-class _Collected(Generic[T]):
-    """A sink that keeps a whole read."""
-
-    def __init__(self) -> None:
-        self.items: list[T] = []
-
-    def replace(self, items: list[T], resource_version: str) -> None:
-        self.items = items
-
-    def put(self, item: T) -> None:
-        """There is no watch."""
-
-    def drop(self, item: T) -> None:
-        """There is no watch."""
-
-    def synced(self) -> None:
-        """`items` are there."""
-
-    def bad(self, line: bytes, error: Exception) -> None:
-        """The watches have told of it."""
 
 
 class Live:
@@ -108,7 +87,7 @@ class Live:
         )
 
     async def _read(self, what: Watched[T]) -> list[T]:
-        found: _Collected[T] = _Collected()
+        found: Collected[T] = Collected()
         await Reflector(self._client, what, found).read()
         return found.items
 

@@ -12,6 +12,7 @@ from bayplan.kube.transport import ApiError
 from bayplan.scheduler.feed import (
     STORAGE_CLASS,
     Adopt,
+    Collected,
     FailedSink,
     Failures,
     NamedSink,
@@ -61,7 +62,10 @@ class Watches:
 
     async def read_pods(self) -> None:
         """The pods as they are now, whatever the watch has brought so far."""
-        await Reflector(self._client, self.pods.watched(), self.pods).read()
+        found: Collected[Any] = Collected()
+        self.pods.begin_read()
+        await Reflector(self._client, self.pods.watched(), found).read()
+        self.pods.end_read(found.items)
 
     @property
     def synced(self) -> bool:
