@@ -274,7 +274,7 @@ def test_a_bind_that_had_to_wait_is_not_sent_when_another_leads(
         pair.first.pause()
         assert recorder.wait(lambda: recorder.bound() == 1, 20.0), "the second binds it"
         pair.first.resume()
-        eventually(lambda: unsent(pair.first) == before + 1, "the first gives it up")
+        eventually(lambda: unsent(pair.first) > before, "the first gives it up")
         judge(empty, recorder)
         assert proxy.seen(bind_of("late")) == 1
         pair.first.kill()
