@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from bayplan.scheduler.heap import keep_thresholds
+from bayplan.scheduler.heap import settle
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_glibc_takes_them_and_takes_them_again(again: bool) -> None:
-    assert keep_thresholds() is (sys.platform == "linux")
+    assert settle() is (sys.platform == "linux")

@@ -39,7 +39,7 @@ _ANSWERS, _STREAMS = 0, 1  # two sessions
 CONNECTIONS = 64  # bare binds are as fast with 32 as with 128 (docs/decisions/0007)
 _CONNECT_S = 10.0
 _IDLE_S = 30.0  # the API server closes idle connections after 90 s; a proxy may after 60
-_STREAM_BUFFER = 1 << 20  # bytes that may wait to be read; a burst of events comes as one chunk
+_STREAM_BUFFER = 1 << 17  # bytes that may wait to be read; more only costs memory
 # A peer that is silent for 15 s is probed every 5 s; it is gone after 3 probes, or when what was
 # written is not acknowledged for 30 s.
 _SOCKET_OPTIONS = {

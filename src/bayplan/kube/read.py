@@ -32,6 +32,7 @@ M = TypeVar("M", bound=wire.Metadata)
 
 _MOST_KEPT = 65_536
 _MOST_SPECS = 4_096  # some kilobytes each
+_MOST_VALUES = 4_096
 _encode = msgspec.json.Encoder().encode
 _AT = re.compile(r"(?s)(.*) - at `\$\.?(.*)`")
 
@@ -52,6 +53,7 @@ class Reader:
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
         self._rows: dict[tuple[bytes, bool], RowKey] = {}  # by spec, and whether it is bound
+        self._values: dict[str, str] = {}  # of labels
 
     def pod(self, source: Source, newcomer: bool = False) -> Pod:
         """A pod, bound if it names a node. A newcomer that names one insists on it instead."""
@@ -78,7 +80,7 @@ class Reader:
         return Node(
             name=intern(name),
             uid=metadata.uid or name,
-            labels=_labels(metadata),
+            labels=self._labels(metadata),
             allocatable={
                 intern(resource): counted(resource, nano)
                 for resource, nano in allocatable.items()
@@ -98,7 +100,7 @@ class Reader:
     def namespace(self, source: Source) -> tuple[str, dict[str, str]]:
         seen = decode(source, wire.Namespace, "namespace")
         _, metadata = _named("namespace", seen.metadata, namespaced=False)
-        return metadata.name or "", _labels(metadata)
+        return metadata.name or "", self._labels(metadata)
 
     def claim(self, source: Source) -> Claim:
         seen = decode(source, wire.PersistentVolumeClaim, "persistentvolumeclaim")
@@ -131,7 +133,7 @@ class Reader:
     def _checked_pod(self, seen: wire.Pod, metadata: wire.Metadata, newcomer: bool) -> Pod:
         spec, status = seen.spec or wire.PodSpec(), seen.status or wire.PodStatus()
         name, namespace = metadata.name or "", intern(metadata.namespace or "default")
-        labels = _labels(metadata)
+        labels = self._labels(metadata)
         node = "" if newcomer else intern(spec.node_name or "")
         uid = metadata.uid or f"{namespace}/{name}"
         row = self._row(spec, status, bound=bool(node), insists=newcomer)
@@ -175,6 +177,15 @@ class Reader:
             row = self._keep(row_key(spec, status, bound=bound, insists=insists))
             self._rows[key] = row
         return row
+
+    def _labels(self, metadata: wire.Metadata) -> dict[str, str]:
+        """Pods of one template share most values. Some have one of their own each; interned, those
+        would widen the interpreter's table of strings for good."""
+        values = self._values
+        if len(values) > _MOST_VALUES:
+            values.clear()
+        labels = (metadata.labels or {}).items()
+        return {intern(key): values.setdefault(value, value) for key, value in labels}
 
     def _keep(self, value: T) -> T:
         """The first of equal values."""
@@ -229,10 +240,6 @@ def _named(kind: str, metadata: M | None, namespaced: bool) -> tuple[str, M]:
         raise Unreadable(kind, "metadata.name", "it has no name")
     namespace = f"{metadata.namespace or 'default'}/" if namespaced else ""
     return f"{kind} {namespace}{metadata.name}", metadata
-
-
-def _labels(metadata: wire.Metadata) -> dict[str, str]:
-    return {intern(key): intern(value) for key, value in (metadata.labels or {}).items()}
 
 
 def _seconds(time: str | None, field: str) -> float:

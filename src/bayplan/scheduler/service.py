@@ -22,9 +22,9 @@ from bayplan.kube.clock import Clock, RealClock
 from bayplan.kube.credentials import Credentials, Source, find_source
 from bayplan.kube.http import HttpTransport
 from bayplan.kube.lease import Lease, LeaseConfig
+from bayplan.scheduler import heap
 from bayplan.scheduler.config import Configuration, profiles_of
 from bayplan.scheduler.fence import Fence
-from bayplan.scheduler.heap import keep_thresholds
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal
 from bayplan.scheduler.leader import Duties, Sidecar
@@ -53,7 +53,7 @@ class Options(Struct, frozen=True):
 
 async def serve(config: Configuration, options: Options) -> None:
     """Until SIGTERM or SIGINT."""
-    keep_thresholds()
+    heap.settle()
     clock = RealClock()
     source = find_source(options.kubeconfig or config.client_connection.kubeconfig)
     async with AsyncExitStack() as stack:
@@ -181,6 +181,7 @@ class Service:
         tasks = [
             asyncio.create_task(self.watches.run(), name="watches"),
             asyncio.create_task(self.writer.run(), name="writer"),
+            asyncio.create_task(heap.keep_trimming(self._clock), name="heap"),
         ]
         if self._config.check_live_every:
             tasks.append(asyncio.create_task(self.live.run(), name="live check"))

@@ -7,7 +7,7 @@ the place of what was not written yet, so a slow API server makes us say less, n
 
 import asyncio
 import socket
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 
@@ -72,11 +72,11 @@ class Writer:
         self._accepting = True
         self._binds: deque[tuple[Bind, BeforeSend]] = deque()  # with the fence of their term
         self._preparing: dict[asyncio.Task[None], Bind] = {}
-        self._conditions: dict[str, Said] = {}  # by uid
+        self._conditions: OrderedDict[str, Said] = OrderedDict()  # by uid
         self._later: dict[str, Said] = {}  # by uid: too soon after the one before
         self._due: list[tuple[float, str]] = []  # heap: when, uid of `_later`
         self._told_at: dict[str, float] = {}  # by uid: when a condition was last written
-        self._events: dict[tuple[str, str], Said] = {}  # by uid and reason
+        self._events: OrderedDict[tuple[str, str], Said] = OrderedDict()  # by uid, reason
         self._idle: deque[asyncio.Future[None]] = deque()
         self.busy: Counter[str] = Counter()  # requests on their way, by kind
         self.done: Counter[str] = Counter()
@@ -218,9 +218,9 @@ class Writer:
             if self._binds:
                 await self._bind(*self._binds.popleft())
             elif self._conditions:
-                await self._write_condition(self._conditions.pop(next(iter(self._conditions))))
+                await self._write_condition(self._conditions.popitem(last=False)[1])
             elif self._events:
-                await self._write_event(self._events.pop(next(iter(self._events))))
+                await self._write_event(self._events.popitem(last=False)[1])
             else:
                 future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._idle.append(future)
