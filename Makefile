@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv check test prove bench format lock clean
+.PHONY: help demo venv check test prove bench format lock clean
 
 PYTHON ?= python3
 JOBS ?= auto
@@ -15,6 +15,9 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.1
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: venv  ## every supported system's story, without a cluster
+	@$(BIN)/bayplan demo
 
 venv: $(STAMP)  ## .venv with everything that is pinned in requirements.lock
 

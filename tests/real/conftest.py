@@ -8,6 +8,7 @@ import pytest
 
 from bayplan.testing.binaries import PACKAGES, find
 from bayplan.testing.controlplane import ControlPlane, User
+from tests.embedded import EmbeddedPlane, Plane
 
 HERE = Path(__file__).parent
 
@@ -37,6 +38,22 @@ def namespace(control_plane: ControlPlane) -> str:
     name = f"test-{uuid.uuid4().hex[:8]}"
     control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     return name
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPlane]:
+    with EmbeddedPlane(tmp_path_factory.mktemp("embedded")) as plane:
+        yield plane
+
+
+@pytest.fixture(params=["real", "embedded"])
+def plane(request: pytest.FixtureRequest) -> Iterator[Plane]:
+    """Either back end, without any pod or node, before and after."""
+    name = "control_plane" if request.param == "real" else "embedded"
+    found: Plane = request.getfixturevalue(name)
+    found.wipe()
+    yield found
+    found.wipe()
 
 
 @pytest.fixture

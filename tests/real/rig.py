@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from bayplan.testing.controlplane import ControlPlane, Process, free_ports
+from bayplan.testing.controlplane import Process, free_ports
+from tests.embedded import Plane
 
 Json = dict[str, Any]
 LATE_S = 30.0
@@ -45,7 +46,7 @@ def pod(name: str, gpus: int = 1, scheduler: str = "bayplan", **spec: Any) -> Js
 class Cluster:
     """One namespace of a control plane, with the few requests that tests make."""
 
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+    def __init__(self, plane: Plane, namespace: str) -> None:
         self.plane, self.namespace = plane, namespace
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 

@@ -1,21 +1,24 @@
-"""`bayplan run` on a real API server: what a cluster's people see of it."""
+"""`bayplan run` on a real API server and on the embedded one: what a cluster's people see of it."""
 
 import json
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bayplan.testing.controlplane import ControlPlane
+from tests.embedded import Plane
 from tests.real.rig import Cluster, Scheduler, until
 
 
 @pytest.fixture
-def cluster(wiped: ControlPlane, namespace: str) -> Cluster:
-    return Cluster(wiped, namespace)
+def cluster(plane: Plane) -> Cluster:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    return Cluster(plane, name)
 
 
 @pytest.fixture

@@ -4,17 +4,20 @@ import click
 
 from bayplan.cli.bench import bench
 from bayplan.cli.check import check
+from bayplan.cli.demo import demo
 from bayplan.cli.dump import dump
 from bayplan.cli.fits import fits
 from bayplan.cli.manifests import manifests
 from bayplan.cli.replay import replay
 from bayplan.cli.run import run
 from bayplan.cli.shell import Commands
+from bayplan.cli.up import up
 
 HELP = """Which pod gets which node: ask the engine, and measure it.
 
 \b
 Examples:
+  bayplan demo
   kubectl get nodes,pods,namespaces -A -o json > cluster.json
   bayplan fits cluster.json pod.yaml
   bayplan bench engine --quick
@@ -46,3 +49,5 @@ main.add_command(check)
 main.add_command(replay)
 main.add_command(dump)
 main.add_command(manifests)
+main.add_command(demo)
+main.add_command(up)

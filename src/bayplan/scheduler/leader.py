@@ -1,7 +1,8 @@
-"""A thread of its own for what must not wait behind decisions: the lease, health and metrics.
+"""Leading: the election itself, and a thread of its own for what must not wait behind decisions.
 
-It has its own event loop and its own connections. It stops renewing when the main loop has not
-ticked for a while: a replica that hangs must not keep the others from working.
+That thread has the lease, health and metrics, its own event loop and its own connections. Nobody
+renews when the main loop has not ticked for a while: a replica that hangs must not keep the others
+from working.
 """
 
 import asyncio
@@ -24,10 +25,60 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Watched(Protocol):
-    """What the thread sees of the main loop; plain reads, from another thread."""
+    """What is seen of the main loop; plain reads, from any thread."""
 
     ticked_at: float
     is_ready: bool
+
+
+class Turns(Struct, frozen=True):
+    """Whom to tell."""
+
+    on_lead: Callable[[], None]
+    on_lost: Callable[[], None]
+
+
+class Elector:
+    """Asks for the lease, keeps it, and loses it, again and again."""
+
+    def __init__(self, main: Watched, clock: Clock, turns: Turns) -> None:
+        self._main, self._clock, self._turns = main, clock, turns
+        self._lease: Lease | None = None
+        self.term = 0  # how often the lease was lost
+
+    def deadline(self) -> float:
+        """Until when we may write."""
+        return NEVER if self._lease is None else self._lease.deadline
+
+    def is_alive(self) -> bool:
+        return self._clock.time() - self._main.ticked_at < HUNG_AFTER_S
+
+    async def run(self, lease: Lease) -> None:
+        """Until cancelled."""
+        self._lease = lease
+        while True:
+            await self._until_alive()
+            await lease.acquire()
+            log.info("holding the lease")
+            self._turns.on_lead()
+            keeping = asyncio.create_task(lease.keep())
+            try:
+                while not keeping.done():
+                    if not self.is_alive():
+                        log.error("the main loop hangs: the lease is not renewed any more")
+                        break
+                    await asyncio.wait([keeping], timeout=1.0)
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+            self.term += 1  # before we ask for it again
+            log.warning("the lease is lost")
+            self._turns.on_lost()
+
+    async def _until_alive(self) -> None:
+        """A replica that is not synced, or hangs, does not ask for the lease."""
+        while not (self._main.is_ready and self.is_alive()):
+            await self._clock.sleep(0.2)
 
 
 class Duties(Struct, frozen=True):
@@ -36,29 +87,17 @@ class Duties(Struct, frozen=True):
     listen: str
     metrics: Callable[[], bytes]
     lease: Callable[[], Awaitable[Lease]] | None
-    on_lead: Callable[[], None]
-    on_lost: Callable[[], None]
 
 
 class Sidecar:
-    def __init__(self, main: Watched, clock: Clock, duties: Duties) -> None:
-        self._main, self._clock, self._duties = main, clock, duties
-        self._lease: Lease | None = None
+    def __init__(self, main: Watched, elector: Elector, duties: Duties) -> None:
+        self._main, self._elector, self._duties = main, elector, duties
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self._failure: BaseException | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease and health", daemon=True)
         self.port = 0
-        self.term = 0  # how often the lease was lost
-
-    def deadline(self) -> float:
-        """Until when we may write."""
-        return NEVER if self._lease is None else self._lease.deadline
-
-    @property
-    def leads(self) -> bool:
-        return self._clock.time() < self.deadline()
 
     def start(self) -> None:
         """Returns when it serves, or raises what kept it from serving."""
@@ -90,48 +129,18 @@ class Sidecar:
             if self._duties.lease is None:
                 await self._stopped.wait()
                 return
-            self._lease = await self._duties.lease()
-            election = asyncio.create_task(self._elect(self._lease))
+            lease = await self._duties.lease()
+            election = asyncio.create_task(self._elector.run(lease))
             await self._stopped.wait()
             election.cancel()
             await asyncio.gather(election, return_exceptions=True)
-            await self._lease.release()
-
-    async def _elect(self, lease: Lease) -> None:
-        while True:
-            await self._until_alive()
-            await lease.acquire()
-            log.info("holding the lease")
-            self._duties.on_lead()
-            keeping = asyncio.create_task(lease.keep())
-            try:
-                while not keeping.done():
-                    if not self._is_alive():
-                        log.error("the main loop hangs: the lease is not renewed any more")
-                        break
-                    await asyncio.wait([keeping], timeout=1.0)
-            finally:
-                keeping.cancel()
-                await asyncio.gather(keeping, return_exceptions=True)
-            self.term += 1  # before we ask for it again
-            log.warning("the lease is lost")
-            self._duties.on_lost()
-
-    async def _until_alive(self) -> None:
-        """A replica that is not synced, or hangs, does not ask for the lease."""
-        while not (self._main.is_ready and self._is_alive()):
-            await self._clock.sleep(0.2)
-
-    def _is_alive(self) -> bool:
-        return self._clock.time() - self._main.ticked_at < HUNG_AFTER_S
+            await lease.release()
 
     async def _livez(self) -> Answer:
-        return text("ok") if self._is_alive() else text("the main loop hangs", 500)
+        return text("ok") if self._elector.is_alive() else text("the main loop hangs", 500)
 
     async def _readyz(self) -> Answer:
         return text("ok") if self._main.is_ready else text("not synced yet", 503)
 
     async def _expose(self) -> Answer:
-        return Answer(
-            self._duties.metrics(), content_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        return Answer(self._duties.metrics(), content_type=PROMETHEUS)

@@ -76,7 +76,7 @@ class Loop:
     def __init__(self, parts: Parts, *, leads: bool) -> None:
         self.engine, self.inbox = parts.engine, parts.inbox
         self.watches, self.writer = parts.watches, parts.writer
-        self._fence, self._clock, self._recorders = parts.fence, parts.clock, parts.recorders
+        self._fence, self._clock, self.recorders = parts.fence, parts.clock, parts.recorders
         self.leads = leads
         self._must_read = False  # the pods, once, before the first decision as a new leader
         self._stopping = False
@@ -110,7 +110,7 @@ class Loop:
                 await self._read_pods()
                 continue
             busy = self._decide() if self.leads and self._fence.is_open else False
-            for recorder in self._recorders:
+            for recorder in self.recorders:
                 recorder.flush()
             self.ticked_at = self._clock.time()
             if busy or self.inbox:
@@ -172,7 +172,7 @@ class Loop:
 
     def _step(self, event: on.Event, now: float) -> int:
         effects = self.engine.handle(event, now)
-        for recorder in self._recorders:
+        for recorder in self.recorders:
             recorder.step(event, now, effects)
         for effect in effects:
             self._carry_out(effect)

@@ -27,7 +27,7 @@ from bayplan.scheduler.config import Configuration, profiles_of
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal
-from bayplan.scheduler.leader import Duties, Sidecar
+from bayplan.scheduler.leader import Duties, Elector, Sidecar, Turns
 from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
 from bayplan.scheduler.metrics import Metrics
@@ -59,10 +59,13 @@ async def serve(config: Configuration, options: Options) -> None:
     async with AsyncExitStack() as stack:
         client = await connect(source, clock, config, stack)
         service = Service(config, options, client)
-        sidecar = service.sidecar(source, config)
+        sidecar = service.sidecar(lambda: client_apart(source))
         sidecar.start()
         stack.callback(sidecar.stop)
         await stack.enter_async_context(serving(config.api, service.live.routes()))
+        running = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            running.add_signal_handler(number, service.loop.stop)
         await service.run()
 
 
@@ -78,11 +81,18 @@ async def connect(
     return Client(transport, clock, random.Random())
 
 
+def client_apart(source: Source) -> Client:
+    """For the event loop of another thread: nothing is shared with the main one."""
+    clock = RealClock()
+    transport = HttpTransport(Credentials(source, clock), clock, connections=2)
+    return Client(transport, clock, random.Random())
+
+
 class Service:
     def __init__(self, config: Configuration, options: Options, client: Client) -> None:
         self._config, self._clock = config, client.clock
         clock = client.clock
-        self._elects = config.leader_election.leader_elect and not options.dry_run
+        self.elects = config.leader_election.leader_elect and not options.dry_run
         self.engine = Engine(
             profiles_of(config),
             picking=Picking(clock.time),
@@ -132,52 +142,58 @@ class Service:
         parts = Parts(
             self.engine, self.inbox, self.watches, self.writer, self.fence, clock, recorders
         )
-        self.loop = Loop(parts, leads=not self._elects)
+        self.loop = Loop(parts, leads=not self.elects)
         self.metrics.leads = lambda: self.loop.leads
         self.metrics.kubelet_refusals = self.refusals.counts
 
-    def sidecar(self, source: Source, config: Configuration) -> Sidecar:
+    def elector(self, turns: Turns | None = None) -> Elector:
+        """Leads and steps down, and closes the fence with the lease."""
+        turns = turns or Turns(self.loop.lead, self.loop.step_down)
+        elector = Elector(self.loop, self._clock, turns)
+        if self.elects:
+            self.fence.deadline = elector.deadline
+            self.fence.term = lambda: elector.term
+        return elector
+
+    def lease(self, client: Client) -> Lease:
+        """The one that the configuration names, for this process."""
+        election = self._config.leader_election
+        tail = client.rng.randbytes(4).hex()
+        return Lease(
+            client,
+            LeaseConfig(
+                namespace=election.resource_namespace,
+                name=election.resource_name,
+                identity=f"{socket.gethostname()}_{os.getpid()}_{tail}",
+                lease_s=round(election.lease_duration),
+                renew_deadline_s=election.renew_deadline,
+                retry_s=election.retry_period,
+            ),
+            lambda error: log.warning("the lease: %s", error),
+        )
+
+    def sidecar(self, own_client: Callable[[], Client]) -> Sidecar:
+        """A thread with a client of its own, for the lease, health and metrics."""
         main = asyncio.get_running_loop()
-        election = config.leader_election
-
-        async def lease() -> Lease:
-            clock = RealClock()
-            transport = HttpTransport(Credentials(source, clock), clock, connections=2)
-            client = Client(transport, clock, random.Random())
-            identity = f"{socket.gethostname()}_{os.getpid()}_{random.randbytes(4).hex()}"
-            return Lease(
-                client,
-                LeaseConfig(
-                    namespace=election.resource_namespace,
-                    name=election.resource_name,
-                    identity=identity,
-                    lease_s=round(election.lease_duration),
-                    renew_deadline_s=election.renew_deadline,
-                    retry_s=election.retry_period,
-                ),
-                lambda error: log.warning("the lease: %s", error),
-            )
-
-        duties = Duties(
-            listen=config.listen,
-            metrics=self.metrics.expose,
-            lease=lease if self._elects else None,
+        turns = Turns(
             on_lead=lambda: _soon(main, self.loop.lead),
             on_lost=lambda: _soon(main, self.loop.step_down),
         )
-        sidecar = Sidecar(self.loop, RealClock(), duties)
-        if self._elects:
-            self.fence.deadline = sidecar.deadline
-            self.fence.term = lambda: sidecar.term
-        return sidecar
+
+        async def lease() -> Lease:
+            return self.lease(own_client())
+
+        duties = Duties(
+            listen=self._config.listen,
+            metrics=self.metrics.expose,
+            lease=lease if self.elects else None,
+        )
+        return Sidecar(self.loop, self.elector(turns), duties)
 
     async def run(self) -> None:
-        """Until a signal; then every bind is finished or forgotten."""
-        running = asyncio.get_running_loop()
+        """Until `loop.stop`; then every bind is finished or forgotten."""
         if self.journal is not None:
             self.journal.open(self.engine, self._clock.time())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            running.add_signal_handler(number, self.loop.stop)
         tasks = [
             asyncio.create_task(self.watches.run(), name="watches"),
             asyncio.create_task(self.writer.run(), name="writer"),

@@ -68,7 +68,8 @@ def candidates_of(verdicts: Verdicts, rows: Rows, verdict: Ints) -> list[Candida
     columns = [(name, at) for name, at in cluster.resource_columns.items()]
     found = []
     for row, value in zip(rows.tolist(), (verdict >> SCORE_SHIFT).tolist(), strict=True):
-        free = cluster.free[row].tolist()
+        node, free = cluster.nodes[row], cluster.free[row].tolist()
+        assert node is not None  # it was just found feasible
         amounts = {name: free[at] for name, at in columns}
-        found.append(Candidate(cluster.name(row), value, amounts))
+        found.append(Candidate(node.name, value, amounts, node.labels))
     return found

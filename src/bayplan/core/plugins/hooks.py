@@ -5,7 +5,7 @@ checked when a profile is built. All row hooks answer for a whole view at once: 
 serves every node, a handful of rows that changed, or one.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -189,7 +189,8 @@ class Candidate(Struct, frozen=True):
 
     node: str
     score: int
-    free: dict[str, int]  # by resource, after nothing was placed
+    free: Mapping[str, int]  # by resource, before the pod is there
+    labels: Mapping[str, str]
 
 
 Picker = Callable[[Pod, Sequence[Candidate]], int]

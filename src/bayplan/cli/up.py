@@ -1,0 +1,138 @@
+"""`bayplan up`: a cluster without a cluster, until interrupted."""
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from bayplan.cli.shell import BadInput
+
+if TYPE_CHECKING:
+    from bayplan.local.faults import Faults
+    from bayplan.scheduler.config import Configuration
+
+HELP = """Run an embedded Kubernetes API, pretend nodes and the scheduler, until interrupted.
+
+It writes a kubeconfig; kubectl works with it as with any cluster. Nothing is stored, nothing is
+really started, and only programs of this machine can reach it. A pod runs for as many seconds as
+its annotation bayplan.dev/run-seconds says, else until it is deleted.
+
+SPEC names machines and how many of each: a count and a model (8xA100*4), an instance type
+(inf1.24xlarge*2), or cpu (cpu*2).
+
+\b
+Examples:
+  bayplan up
+  bayplan up --nodes '8xA100*100,inf1.24xlarge*4' --port 8001
+  kubectl --kubeconfig .bayplan/kubeconfig get nodes
+"""
+_KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters:
+- name: bayplan
+  cluster:
+    server: {server}
+contexts:
+- name: bayplan
+  context:
+    cluster: bayplan
+    user: bayplan
+    namespace: default
+current-context: bayplan
+users:
+- name: bayplan
+  user: {{}}
+"""
+
+
+@click.command(name="up", help=HELP)
+@click.option("--nodes", "spec", metavar="SPEC", help="Which nodes.  [default: 8xA100*4,cpu*2]")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the API; 0: any.")
+@click.option("--dir", "folder", default=".bayplan", show_default=True, help="For the kubeconfig.")
+@click.option("--config", "config_file", metavar="FILE", help="A BayplanConfiguration.")
+@click.option("--listen", metavar="[HOST]:PORT", help="For health and metrics.  [default: :10270]")
+@click.option("--api", metavar="[HOST]:PORT", help="For questions.  [default: 127.0.0.1:10271]")
+@click.option("--faults", metavar="NAME=CHANCE,…", help="Faults that the scheduler meets.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell more.")
+def up(
+    spec: str | None,
+    port: int,
+    folder: str,
+    config_file: str | None,
+    listen: str | None,
+    api: str | None,
+    faults: str | None,
+    verbose: bool,
+) -> None:
+    from msgspec.structs import replace
+
+    from bayplan.core.engine.profile import ProfileError
+    from bayplan.kube.http import run as run_loop
+    from bayplan.local.faults import BadChances, Faults, chances
+    from bayplan.local.spec import DEFAULT, BadSpec, nodes
+    from bayplan.scheduler.config import ConfigError, Configuration, LeaderElection, load
+    from bayplan.web.server import BadAddress
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    try:
+        config = load(config_file) if config_file else Configuration()
+        given = {key: value for key, value in (("listen", listen), ("api", api)) if value}
+        config = replace(config, leader_election=LeaderElection(), **given)  # nobody else is there
+        found = nodes(spec or DEFAULT)
+        met = Faults(chances(faults)) if faults else None
+        run_loop(_serve(found, config, met, Place(port, Path(folder))))
+    except (ConfigError, ProfileError, BadAddress, BadSpec, BadChances, OSError) as error:
+        raise BadInput(str(error)) from None
+
+
+def kubeconfig_text(server: str) -> str:
+    """A kubeconfig without credentials."""
+    return _KUBECONFIG.format(server=server)
+
+
+class Place(Struct, frozen=True):
+    port: int
+    folder: Path
+
+
+async def _serve(
+    nodes: list[dict[str, Any]], config: "Configuration", faults: "Faults | None", place: Place
+) -> None:
+    from bayplan.cli.embedded import running
+    from bayplan.kube.clock import RealClock
+    from bayplan.local.server import HOST, Server
+    from bayplan.web.server import serving
+
+    clock = RealClock()
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(running(nodes, config, clock, faults))
+        service = cluster.service
+        sidecar = service.sidecar(lambda: cluster.client)
+        sidecar.start()
+        stack.callback(sidecar.stop)
+        await stack.enter_async_context(serving(config.api, service.live.routes()))
+        port = await stack.enter_async_context(Server(cluster.api, clock).serving(place.port))
+        address = f"http://{HOST}:{port}"
+        place.folder.mkdir(parents=True, exist_ok=True)
+        kubeconfig = place.folder / "kubeconfig"
+        kubeconfig.write_text(kubeconfig_text(address))
+        click.echo(f"kubeconfig: {kubeconfig}")
+        click.echo(f"API:        {address}  ({len(nodes)} pretend nodes)")
+        click.echo(f"metrics:    http://{HOST}:{sidecar.port}/metrics")
+        click.echo(f"questions:  http://{config.api}")
+        click.echo(f"try:        kubectl --kubeconfig {kubeconfig} get nodes")
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await stopped.wait()

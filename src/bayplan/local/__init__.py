@@ -1,0 +1,1 @@
+"""An embedded Kubernetes API and pretend nodes, for laptops, tests and simulations."""

@@ -1,0 +1,201 @@
+"""The columns that `kubectl get` shows of each kind, as the API server makes them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.local.since import since
+from bayplan.local.store import Json
+
+Columns = tuple[tuple[str, str, int], ...]  # name, type, priority: above 0 only in wide output
+Cells = Callable[[Json, float], list[Any]]
+
+NONE = "<none>"
+_ROLE = "node-role.kubernetes.io/"
+
+
+def _plain(*names: str, wide: tuple[str, ...] = ()) -> Columns:
+    return (
+        *((name, "string", 0) for name in names),
+        *((name, "string", 1) for name in wide),
+    )
+
+
+def _age(value: Json, wall: float) -> str:
+    return since(value["metadata"].get("creationTimestamp"), wall)
+
+
+def _status(value: Json) -> Json:
+    found: Json = value.get("status") or {}
+    return found
+
+
+def _pod(value: Json, wall: float) -> list[Any]:
+    spec, status = value["spec"], _status(value)
+    told = status.get("containerStatuses") or []
+    ready = sum(1 for c in told if c.get("ready") and "running" in (c.get("state") or {}))
+    restarts = sum(c.get("restartCount", 0) for c in told)
+    gates = spec.get("readinessGates") or ()
+    return [
+        value["metadata"]["name"],
+        f"{ready}/{len(spec.get('containers') or ())}",
+        _pod_state(value, told),
+        str(restarts),
+        _age(value, wall),
+        status.get("podIP") or NONE,
+        spec.get("nodeName") or NONE,
+        status.get("nominatedNodeName") or NONE,
+        f"0/{len(gates)}" if gates else NONE,
+    ]
+
+
+def _pod_state(value: Json, told: list[Json]) -> str:
+    """The one word for how a pod is doing."""
+    status = _status(value)
+    state = str(status.get("reason") or status.get("phase") or "")
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "SchedulingGated":
+            state = "SchedulingGated"
+    for container in reversed(told):
+        now = container.get("state") or {}
+        waiting, ended = now.get("waiting") or {}, now.get("terminated") or {}
+        if waiting.get("reason"):
+            state = waiting["reason"]
+        elif ended.get("reason"):
+            state = ended["reason"]
+        elif ended:
+            signal = ended.get("signal")
+            state = f"Signal:{signal}" if signal else f"ExitCode:{ended.get('exitCode', 0)}"
+    if value["metadata"].get("deletionTimestamp"):
+        return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
+    return state
+
+
+def _node(value: Json, wall: float) -> list[Any]:
+    status, labels = _status(value), value["metadata"].get("labels") or {}
+    ready = [c["status"] for c in status.get("conditions") or () if c["type"] == "Ready"]
+    words = [{"True": "Ready"}.get(state, "NotReady") for state in ready] or ["Unknown"]
+    if (value.get("spec") or {}).get("unschedulable"):
+        words.append("SchedulingDisabled")
+    roles = {key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)}
+    roles |= {labels["kubernetes.io/role"]} if labels.get("kubernetes.io/role") else set()
+    told, info = status.get("addresses") or (), status.get("nodeInfo") or {}
+    addresses = {address["type"]: address["address"] for address in reversed(told)}
+    return [
+        value["metadata"]["name"],
+        ",".join(words),
+        ",".join(sorted(roles)) or NONE,
+        _age(value, wall),
+        info.get("kubeletVersion", ""),
+        addresses.get("InternalIP", NONE),
+        addresses.get("ExternalIP", NONE),
+        info.get("osImage") or "<unknown>",
+        info.get("kernelVersion") or "<unknown>",
+        info.get("containerRuntimeVersion") or "<unknown>",
+    ]
+
+
+def _event(value: Json, wall: float) -> list[Any]:
+    first = since(value.get("firstTimestamp") or value.get("eventTime"), wall)
+    last = since(value["lastTimestamp"], wall) if value.get("lastTimestamp") else first
+    series, about, source = value.get("series"), value["involvedObject"], value.get("source") or {}
+    count = value.get("count") or 1
+    if series:
+        last, count = since(series.get("lastObservedTime"), wall), series.get("count", 0)
+    named = about.get("name")
+    kind = str(about.get("kind", "")).lower()
+    component = source.get("component") or value.get("reportingComponent") or ""
+    instance = source.get("host") or value.get("reportingInstance") or ""
+    return [
+        last,
+        value.get("type", ""),
+        value.get("reason", ""),
+        f"{kind}/{named}" if named else kind,
+        about.get("fieldPath", ""),
+        f"{component}, {instance}" if instance else component,
+        str(value.get("message", "")).strip(),
+        first,
+        count,
+        value["metadata"]["name"],
+    ]
+
+
+def _namespace(value: Json, wall: float) -> list[Any]:
+    return [value["metadata"]["name"], _status(value).get("phase", ""), _age(value, wall)]
+
+
+def _lease(value: Json, wall: float) -> list[Any]:
+    holder = (value.get("spec") or {}).get("holderIdentity") or ""
+    return [value["metadata"]["name"], holder, _age(value, wall)]
+
+
+def _budget(value: Json, wall: float) -> list[Any]:
+    spec = value.get("spec") or {}
+    return [
+        value["metadata"]["name"],
+        str(spec.get("minAvailable", "N/A")),
+        str(spec.get("maxUnavailable", "N/A")),
+        _status(value).get("disruptionsAllowed", 0),
+        _age(value, wall),
+    ]
+
+
+def _priority_class(value: Json, wall: float) -> list[Any]:
+    return [
+        value["metadata"]["name"],
+        value.get("value", 0),
+        bool(value.get("globalDefault")),
+        _age(value, wall),
+        value.get("preemptionPolicy", ""),
+    ]
+
+
+def _config_map(value: Json, wall: float) -> list[Any]:
+    count = len(value.get("data") or {}) + len(value.get("binaryData") or {})
+    return [value["metadata"]["name"], count, _age(value, wall)]
+
+
+COLUMNS: dict[str, tuple[Columns, Cells]] = {
+    "Pod": (
+        _plain(
+            "Name",
+            "Ready",
+            "Status",
+            "Restarts",
+            "Age",
+            wide=("IP", "Node", "Nominated Node", "Readiness Gates"),
+        ),
+        _pod,
+    ),
+    "Node": (
+        _plain(
+            "Name",
+            "Status",
+            "Roles",
+            "Age",
+            "Version",
+            wide=("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"),
+        ),
+        _node,
+    ),
+    "Event": (
+        (
+            *_plain("Last Seen", "Type", "Reason", "Object", wide=("Subobject", "Source")),
+            ("Message", "string", 0),
+            ("First Seen", "string", 1),
+            ("Count", "string", 1),
+            ("Name", "string", 1),
+        ),
+        _event,
+    ),
+    "Namespace": (_plain("Name", "Status", "Age"), _namespace),
+    "Lease": (_plain("Name", "Holder", "Age"), _lease),
+    "PodDisruptionBudget": (
+        _plain("Name", "Min Available", "Max Unavailable", "Allowed Disruptions", "Age"),
+        _budget,
+    ),
+    "PriorityClass": (
+        _plain("Name", "Value", "Global-Default", "Age", "PreemptionPolicy"),
+        _priority_class,
+    ),
+    "ConfigMap": (_plain("Name", "Data", "Age"), _config_map),
+}

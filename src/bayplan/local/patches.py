@@ -1,0 +1,237 @@
+"""The three ways to patch an object: JSON patch, merge patch, and Kubernetes' strategic merge.
+
+A strategic merge knows which lists are sets of things with a name. Those that the kinds of `kinds`
+have are in a table; every other list is replaced as a whole, which is what the API server does with
+lists that have no merge key.
+"""
+
+from typing import Any
+
+from bayplan.local.store import Json
+
+# The merge key of a list, by the list's own name and the field that it is in; "" is a list of plain
+# values. From the patchMergeKey tags of k8s.io/api's types.
+_MERGE_KEYS = {
+    ("metadata", "finalizers"): "",
+    ("metadata", "ownerReferences"): "uid",
+    ("spec", "containers"): "name",
+    ("spec", "initContainers"): "name",
+    ("spec", "ephemeralContainers"): "name",
+    ("spec", "volumes"): "name",
+    ("spec", "imagePullSecrets"): "name",
+    ("spec", "hostAliases"): "ip",
+    ("spec", "topologySpreadConstraints"): "topologyKey",
+    ("spec", "schedulingGates"): "name",
+    ("spec", "resourceClaims"): "name",
+    ("spec", "podCIDRs"): "",
+    ("spec", "ports"): "port",  # of a Service
+    ("containers", "ports"): "containerPort",
+    ("containers", "env"): "name",
+    ("containers", "volumeMounts"): "mountPath",
+    ("containers", "volumeDevices"): "devicePath",
+    ("status", "conditions"): "type",
+    ("status", "addresses"): "type",
+    ("status", "podIPs"): "ip",
+    ("status", "resourceClaimStatuses"): "name",
+    ("", "secrets"): "name",  # of a ServiceAccount
+    ("", "imagePullSecrets"): "name",
+}
+_RETAINED = "$retainKeys"
+_ORDER, _DELETED = "$setElementOrder/", "$deleteFromPrimitiveList/"
+_PATCH = "$patch"
+
+
+class BadPatch(ValueError):
+    """A patch that cannot be applied to this object."""
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(result.get(key), value)
+    return result
+
+
+def strategic(target: Any, patch: Any, within: str = "") -> Any:
+    """A strategic merge patch; `within` is the field that the object stands in."""
+    if not isinstance(patch, dict):
+        return patch
+    directive = patch.get(_PATCH)
+    rest = {key: value for key, value in patch.items() if key != _PATCH}
+    if directive == "replace":
+        return rest
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise BadPatch(f"Unknown patch type: {directive}")
+    result = dict(target) if isinstance(target, dict) else {}
+    kept = rest.pop(_RETAINED, None)
+    if isinstance(kept, list):
+        result = {key: value for key, value in result.items() if key in kept}
+    orders: dict[str, list[Any]] = {}
+    for key, value in rest.items():
+        if key.startswith(_ORDER):
+            orders[key.removeprefix(_ORDER)] = _list(value, key)
+        elif key.startswith(_DELETED):
+            name, gone = key.removeprefix(_DELETED), _list(value, key)
+            result[name] = [entry for entry in result.get(name) or () if entry not in gone]
+        elif value is None:
+            result.pop(key, None)
+        elif isinstance(value, list):
+            result[key] = _merge_list(result.get(key), value, within, key)
+        else:
+            result[key] = strategic(result.get(key), value, key)
+    for name, order in orders.items():
+        if isinstance(result.get(name), list):
+            result[name] = _ordered(result[name], order, _merge_key(within, name))
+    return result
+
+
+def _merge_key(within: str, name: str) -> str | None:
+    """None: the list is one value."""
+    within = "containers" if within in ("initContainers", "ephemeralContainers") else within
+    return _MERGE_KEYS.get((within, name))
+
+
+def _merge_list(target: Any, patch: list[Any], within: str, name: str) -> list[Any]:
+    key = _merge_key(within, name)
+    current = list(target) if isinstance(target, list) else []
+    if key is None:
+        return [strategic(None, entry, name) for entry in patch]
+    if not key:
+        return current + [entry for entry in patch if entry not in current]
+    if any(isinstance(entry, dict) and entry.get(_PATCH) == "replace" for entry in patch):
+        return [entry for entry in patch if entry.get(_PATCH) != "replace"]
+    for entry in patch:
+        if not isinstance(entry, dict) or key not in entry:
+            raise BadPatch(f"map: {entry} does not contain declared merge key: {key}")
+        at = next((i for i, old in enumerate(current) if old.get(key) == entry[key]), None)
+        if entry.get(_PATCH) == "delete":
+            if at is not None:
+                del current[at]
+        elif at is None:
+            current.append(strategic(None, entry, name))
+        else:
+            current[at] = strategic(current[at], entry, name)
+    return current
+
+
+def _ordered(entries: list[Any], order: list[Any], key: str | None) -> list[Any]:
+    """Those that the patch names in its order; the others stay behind whom they followed."""
+
+    def name(entry: Any) -> Any:
+        return entry.get(key) if key and isinstance(entry, dict) else entry
+
+    named = [name(entry) for entry in order] if key else list(order)
+    groups: dict[int, list[Any]] = {-1: []}
+    last = -1
+    for entry in entries:
+        at = named.index(name(entry)) if name(entry) in named else None
+        last = last if at is None else at
+        groups.setdefault(last, [])
+        if at is None:
+            groups[last].append(entry)
+        else:
+            groups[at].insert(0, entry)
+    return [entry for at in sorted(groups) for entry in groups[at]]
+
+
+def _list(value: Any, key: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadPatch(f"{key} should be a list")
+    return value
+
+
+# ---- RFC 6902
+
+
+def json_patch(target: Json, steps: Any) -> Json:
+    if not isinstance(steps, list):
+        raise BadPatch("a JSON patch is a list of operations")
+    whole: dict[str, Any] = {"": target}
+    for step in steps:
+        if not isinstance(step, dict) or not isinstance(step.get("path"), str):
+            raise BadPatch("each operation of a JSON patch has an op and a path")
+        _one_step(whole, step)
+    found: Json = whole[""]
+    return found
+
+
+def _one_step(whole: Json, step: Json) -> None:
+    op, path = step.get("op"), step["path"]
+    if op == "add":
+        _add(whole, path, step.get("value"))
+    elif op == "remove":
+        _remove(whole, path)
+    elif op == "replace":
+        _remove(whole, path)
+        _add(whole, path, step.get("value"))
+    elif op == "test":
+        if _find(whole, path) != step.get("value"):
+            raise BadPatch(f"testing value {path} failed")
+    elif op in ("move", "copy"):
+        source = step.get("from")
+        if not isinstance(source, str):
+            raise BadPatch(f"{op} needs a from")
+        value = _find(whole, source)
+        if op == "move":
+            _remove(whole, source)
+        _add(whole, path, value)
+    else:
+        raise BadPatch(f"unknown operation {op!r}")
+
+
+def _parts(path: str) -> list[str]:
+    """From the root, which is called "" here."""
+    if path and not path.startswith("/"):
+        raise BadPatch(f"the path {path!r} does not begin with a slash")
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")]
+
+
+def _holder(whole: Json, path: str) -> tuple[Any, str]:
+    *above, last = _parts(path)
+    found: Any = whole
+    for part in above:
+        found = _child(found, part, path)
+    return found, last
+
+
+def _find(whole: Json, path: str) -> Any:
+    holder, last = _holder(whole, path)
+    return _child(holder, last, path)
+
+
+def _child(holder: Any, part: str, path: str) -> Any:
+    if isinstance(holder, dict) and part in holder:
+        return holder[part]
+    if isinstance(holder, list) and part.isdigit() and int(part) < len(holder):
+        return holder[int(part)]
+    raise BadPatch(f"there is nothing at {path}")
+
+
+def _add(whole: Json, path: str, value: Any) -> None:
+    holder, last = _holder(whole, path)
+    if isinstance(holder, dict):
+        holder[last] = value
+    elif isinstance(holder, list) and (last == "-" or last.isdigit()):
+        at = len(holder) if last == "-" else int(last)
+        if at > len(holder):
+            raise BadPatch(f"{path} is beyond the end of its list")
+        holder.insert(at, value)
+    else:
+        raise BadPatch(f"nothing can be added at {path}")
+
+
+def _remove(whole: Json, path: str) -> None:
+    holder, last = _holder(whole, path)
+    _child(holder, last, path)
+    if isinstance(holder, dict):
+        del holder[last]
+    else:
+        del holder[int(last)]

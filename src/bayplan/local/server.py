@@ -1,0 +1,84 @@
+"""The embedded API over HTTP, for kubectl and other programs. No TLS, no users, one machine."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from bayplan.kube.clock import Clock
+from bayplan.local.api import LARGEST_BODY, Answer, Api, Request, refusal
+from bayplan.local.faults import Broken, Faults
+from bayplan.local.problems import Problem
+
+HOST = "127.0.0.1"
+
+
+class Server:
+    def __init__(self, api: Api, clock: Clock, faults: Faults | None = None) -> None:
+        self._api, self._clock, self._faults = api, clock, faults or Faults()
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator[int]:
+        """Serves inside the block; gives the port."""
+        app = web.Application(client_max_size=LARGEST_BODY + 1)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, HOST, port).start()
+            yield int(runner.addresses[0][1])
+        finally:
+            await runner.cleanup()
+
+    async def _handle(self, http: web.Request) -> web.StreamResponse:
+        try:
+            request = Request(
+                http.method,
+                http.path,
+                dict(http.query),
+                await http.read(),
+                http.headers.get("Content-Type", ""),
+                http.headers.get("Accept", ""),
+            )
+        except web.HTTPRequestEntityTooLarge:
+            text = f"Request entity too large: limit is {LARGEST_BODY}"
+            return _answered(refusal(Problem(413, "RequestEntityTooLarge", text)))
+        try:
+            if self._api.is_watch(request):
+                return await self._watch(http, request)
+            return _answered(await self._faults.answer(request, self._api, self._clock))
+        except Broken:
+            _hang_up(http)
+            raise
+
+    async def _watch(self, http: web.Request, request: Request) -> web.StreamResponse:
+        refused = await self._faults.before_stream(request, self._clock)
+        if refused is not None:
+            return _answered(refused)
+        try:
+            watch, first = self._api.watch(request)
+        except Problem as problem:
+            return _answered(refusal(problem))
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(http)
+        lines = self._faults.lines(request, watch.lines(first, self._clock), self._clock)
+        try:
+            async for some in lines:
+                await response.write(b"".join(some))
+        except ConnectionResetError:
+            return response
+        finally:
+            await lines.aclose()
+        await response.write_eof()
+        return response
+
+
+def _answered(answer: Answer) -> web.Response:
+    headers = {"Content-Type": answer.content_type, **answer.headers}
+    return web.Response(body=answer.body, status=answer.status, headers=headers)
+
+
+def _hang_up(http: web.Request) -> None:
+    if http.transport is not None:
+        http.transport.close()

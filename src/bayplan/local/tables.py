@@ -1,0 +1,95 @@
+"""Objects as kubectl wants to print them: rows of a Table, or metadata alone."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bayplan.local.columns import COLUMNS, Cells, Columns
+from bayplan.local.kinds import Column, Kind
+from bayplan.local.since import since
+from bayplan.local.store import Json, Stored
+
+_TABLE = re.compile(r"application/json[^,]*;\s*as=Table\b")
+_METADATA = re.compile(r"application/json[^,]*;\s*as=PartialObjectMetadata(List)?\b")
+
+
+def wanted(accept: str) -> bool:
+    return _TABLE.match(accept) is not None
+
+
+def metadata_wanted(accept: str) -> bool:
+    return _METADATA.match(accept) is not None
+
+
+def metadata_only(stored: Stored) -> Json:
+    about = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    return {**about, "metadata": stored.value["metadata"]}
+
+
+def metadata_list(items: list[Stored], head: Json) -> Json:
+    return {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": head,
+        "items": [metadata_only(stored) for stored in items],
+    }
+
+
+def table(
+    kind: Kind, items: list[Stored], head: Json, wall: float, params: Mapping[str, str]
+) -> Json:
+    columns, cells = _custom(kind) if kind.custom else COLUMNS.get(kind.kind, (_PLAIN, _plain))
+    include = params.get("includeObject", "Metadata")
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": head,
+        "columnDefinitions": [
+            {
+                "name": name,
+                "type": sort,
+                "format": "name" if name == "Name" else "",
+                "description": "",
+                "priority": priority,
+            }
+            for name, sort, priority in columns
+        ],
+        "rows": [
+            {
+                "cells": cells(stored.value, wall),
+                **({} if include == "None" else {"object": _included(stored, include)}),
+            }
+            for stored in items
+        ],
+    }
+
+
+def _included(stored: Stored, include: str) -> Json:
+    return stored.value if include == "Object" else metadata_only(stored)
+
+
+_PLAIN: Columns = (("Name", "string", 0), ("Created At", "date", 0))
+
+
+def _plain(value: Json, wall: float) -> list[Any]:
+    return [value["metadata"]["name"], value["metadata"]["creationTimestamp"]]
+
+
+def _custom(kind: Kind) -> tuple[Columns, Cells]:
+    """A custom resource's columns are those of its definition; without any, its age."""
+    more = kind.columns or (Column("Age", "date", ("metadata", "creationTimestamp")),)
+    columns = (("Name", "string", 0), *((c.name, c.type, c.priority) for c in more))
+
+    def cells(value: Json, wall: float) -> list[Any]:
+        return [value["metadata"]["name"], *(_cell(value, column, wall) for column in more)]
+
+    return columns, cells
+
+
+def _cell(value: Json, column: Column, wall: float) -> Any:
+    found: Any = value
+    for part in column.path:
+        found = found.get(part) if isinstance(found, dict) else None
+    if column.type == "date":
+        return since(found, wall)
+    return str(found) if column.type == "string" and found is not None else found
