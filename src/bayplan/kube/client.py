@@ -5,6 +5,7 @@ bind or a second event would do harm.
 """
 
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -42,10 +43,17 @@ class Resource(Struct, frozen=True):
         parts = ["", "apis", self.group] if self.group else ["", "api"]
         parts.append(self.version)
         if namespace:
-            parts += ["namespaces", quote(namespace, safe="")]
+            parts += ["namespaces", _quoted(namespace)]
         parts.append(self.plural)
-        parts += [quote(part, safe="") for part in (name, sub) if part]
+        parts += [_quoted(part) for part in (name, sub) if part]
         return "/".join(parts)
+
+
+_is_plain = re.compile(r"[-a-z0-9.]+").fullmatch  # nearly every name is
+
+
+def _quoted(part: str) -> str:
+    return part if _is_plain(part) else quote(part, safe="")
 
 
 PODS = Resource("", "v1", "pods")

@@ -12,7 +12,7 @@ from msgspec import Struct
 from bayplan.kube import wire
 from bayplan.local import problems
 from bayplan.local.kinds import Kind
-from bayplan.local.store import Json
+from bayplan.local.store import Json, encode
 
 Texts = dict[str, str] | None
 Objects = list[dict[str, Any]] | None
@@ -123,8 +123,9 @@ _SHAPES: dict[str, Any] = {
 def check(kind: Kind, value: Json) -> None:
     """A `Problem` when a field has the wrong type."""
     try:
-        msgspec.convert(value, _Object)
-        msgspec.convert(value, _SHAPES.get("" if kind.custom else kind.kind, _Whole))
+        raw = encode(value)  # quantities are read as raw JSON
+        msgspec.json.decode(raw, type=_Object)
+        msgspec.json.decode(raw, type=_SHAPES.get("" if kind.custom else kind.kind, _Whole))
     except msgspec.ValidationError as error:
         version = kind.api_version
         raise problems.bad_request(
