@@ -192,7 +192,9 @@ def test_a_body_that_is_too_large_is_refused_and_not_kept(size: int) -> None:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has heard enough
         answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+        said = answer.read().decode()
+        connection.close()
+        return answer.status, said
 
     async def exchange() -> tuple[int, str]:
         async with Server(Api(RealClock()), RealClock()).serving() as port:

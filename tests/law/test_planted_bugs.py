@@ -96,7 +96,7 @@ BUGS = (
     Bug(
         "assumed-after-it-is-gone",
         ENGINE,
-        "self.assumed.pop(uid, None)\n        if uid in self.cluster.pods:",
+        "self._confirm(uid)\n        if uid in self.cluster.pods:",
         "if uid in self.cluster.pods:",
         "everything assumed is confirmed or forgotten",
     ),

@@ -154,7 +154,7 @@ IN_DOCS = [
     (page.name, text)
     for page in sorted(DOCS.glob("*.md"))
     for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)
-    if text.startswith(HEAD)
+    if text.startswith(HEAD) and page.name != "your-own-scheduler.md"  # tests/fake runs that one
 ]
 
 

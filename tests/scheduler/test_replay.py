@@ -223,7 +223,8 @@ TestHistories.settings = settings(
 # ---- what a snapshot must hold
 
 RESTORED = {
-    Engine: {"cluster", "waiting", "held", "assumed", "unreadable", "order", "max_in_flight"}
+    Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
+    | {"max_in_flight"}
     | {"profiles", "verdicts", "picking", "plugin_errors"},  # made anew
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}

@@ -75,9 +75,9 @@ class Lease:
     def _is_ours(self) -> bool:
         return self.holder == self._config.identity
 
-    async def acquire(self) -> None:
-        """Returns when we hold it."""
-        while not await self._try(self._config.renew_deadline_s / 2):
+    async def acquire(self, may_ask: Callable[[], bool] = lambda: True) -> None:
+        """Returns when we hold it. While `may_ask` says no, it is not asked for."""
+        while not (may_ask() and await self._try(self._config.renew_deadline_s / 2)):
             chance = self._client.rng.random()
             await self._clock.sleep(self._config.retry_s * (1 + _JITTER * chance))
 
@@ -110,7 +110,7 @@ class Lease:
         try:
             async with self._clock.timeout(most_s):
                 return await self._acquire_or_renew()
-        except (ApiError, TransportError, TimeoutError) as error:
+        except Exception as error:  # also credentials that cannot be read: the election goes on
             self._tell(error)
             return False
 
@@ -128,6 +128,8 @@ class Lease:
         except ApiError as error:
             if error.status != 404:
                 raise
+            if self._clock.time() < self.last_seen_renewal + config.lease_s:
+                return False  # somebody deleted it, but its holder may write until it runs out
             self._seen = {}
         if self.holder not in ("", config.identity):
             lasts_s = _spec(self._seen).get("leaseDurationSeconds") or config.lease_s

@@ -2,10 +2,11 @@
 
 A bind that may or may not have been carried out (a time-out, a broken connection, a 500) is looked
 up before anything else is done: the pod itself says on which node it is. Until it does, however
-long that takes, the pod keeps its place.
+long that takes, the pod keeps its place. It is given up only when nothing that was sent can be
+carried out any more.
 """
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 from msgspec.json import Decoder
 
 from bayplan.core.model.effects import Placement
@@ -28,6 +29,19 @@ class Outcome(Struct, frozen=True, gc=False):
 BOUND = Outcome(True)
 
 
+class _Tries:
+    """What was sent for one bind: when last, and whether any of it may still be carried out."""
+
+    def __init__(self, client: Client, before_send: BeforeSend) -> None:
+        self.now, self._before_send = client.clock.time, before_send
+        self.sent_at = 0.0
+        self.unknown = False
+
+    def sending(self) -> None:
+        self._before_send()
+        self.sent_at = self.now()
+
+
 class Binder:
     """Sends Bindings behind the fence, with a time-out that the server knows too."""
 
@@ -43,6 +57,17 @@ class Binder:
         wrong = requests.bad_annotation(annotations) if annotations else None
         if wrong is not None:
             return Outcome(False, wrong, is_ours=True)
+        tries = _Tries(self._client, before_send)
+        outcome = await self._try(tries, placement, annotations)
+        if outcome.bound or not tries.unknown:
+            return outcome
+        # something that was sent may still be on its way to the server, or inside it
+        await self._client.clock.sleep(max(0.0, tries.sent_at + self._timeout_s - tries.now()))
+        return await self._look(placement, outcome.why) or outcome
+
+    async def _try(
+        self, tries: "_Tries", placement: Placement, annotations: dict[str, str]
+    ) -> Outcome:
         pod = placement.pod
         path = PODS.path(pod.namespace, pod.name, "binding")
         body = requests.binding(pod, placement.node, annotations)
@@ -57,7 +82,7 @@ class Binder:
                     params=self._params,
                     body=body,
                     timeout_s=self._timeout_s,
-                    before_send=before_send,
+                    before_send=tries.sending,
                 )
                 return BOUND
             except Fenced as fenced:
@@ -68,9 +93,10 @@ class Binder:
                     return Outcome(False, why)
                 if error.status != 429 and error.status < 500 and error.status != 409:
                     return Outcome(False, why, is_ours=True)
-                unknown = error.status != 429
+                unknown, tries.unknown = error.status != 429, tries.unknown or error.status >= 500
             except TransportError as error:
                 why, unknown = str(error), error.sent
+                tries.unknown = tries.unknown or unknown
             if unknown:
                 outcome = await self._look(placement, why)
                 if outcome is not None:
@@ -93,7 +119,7 @@ class Binder:
                 if error.status == 404:
                     return Outcome(False, "the pod is gone")
                 asked_s = error.retry_after
-            except TransportError:
+            except (TransportError, MsgspecError):  # no answer, or none that can be read
                 asked_s = None
             await backoff.pause(asked_s)
         metadata, spec = seen.metadata or wire.Metadata(), seen.spec or wire.PodSpec()

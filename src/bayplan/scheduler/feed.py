@@ -166,6 +166,9 @@ class PodSink(_Sink[SeenPod | Unread]):
         """A read beside the watch begins: what the watch tells from here on may be newer."""
         self._touched = set()
 
+    def give_up_read(self) -> None:
+        self._touched = None
+
     def end_read(self, items: list[SeenPod | Unread]) -> None:
         """Takes a read in. Of pods that the watch told of meanwhile it counts only that they are
         bound, since that is for ever."""
@@ -215,6 +218,7 @@ class NamedSink(_Sink[T | Unread]):
         super().__init__(inbox, report)
         self.kind = kind
         self.known: dict[str, T] = {}
+        self._unreadable: dict[str, str] = {}  # by name: why, so that it is told once
 
     def watched(self) -> Watched[T | Unread]:
         return Watched(self.kind.path, self.decode)
@@ -234,11 +238,14 @@ class NamedSink(_Sink[T | Unread]):
 
     def put(self, item: T | Unread) -> None:
         if isinstance(item, Unread):
-            self.unread += 1
-            self.report(f"a {self.kind.what} cannot be read and is left out: {item.why}")
-            self._gone(item.name)
+            if self._unreadable.get(item.name) != item.why:
+                self._unreadable[item.name] = item.why
+                self.unread += 1
+                self.report(f"a {self.kind.what} cannot be read and is left out: {item.why}")
+            self._forget(item.name)
             return
         name = self.kind.name(item)
+        self._unreadable.pop(name, None)
         if self.known.get(name) == item:
             self.unchanged += 1
             return
@@ -249,6 +256,10 @@ class NamedSink(_Sink[T | Unread]):
         self._gone(self._name(item))
 
     def _gone(self, name: str) -> None:
+        self._unreadable.pop(name, None)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
         item = self.known.pop(name, None)
         if item is not None:
             self.inbox.add(self.kind.gone(item))

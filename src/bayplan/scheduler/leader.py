@@ -58,7 +58,7 @@ class Elector:
         self._lease = lease
         while True:
             await self._until_alive()
-            await lease.acquire()
+            await lease.acquire(self.is_alive)
             log.info("holding the lease")
             self._turns.on_lead()
             keeping = asyncio.create_task(lease.keep())
@@ -131,7 +131,10 @@ class Sidecar:
                 return
             lease = await self._duties.lease()
             election = asyncio.create_task(self._elector.run(lease))
-            await self._stopped.wait()
+            stopped = asyncio.create_task(self._stopped.wait())
+            await asyncio.wait([election, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if election.done():
+                await election  # it never ends by itself: the thread ends, and health with it
             election.cancel()
             await asyncio.gather(election, return_exceptions=True)
             await lease.release()

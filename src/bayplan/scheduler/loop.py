@@ -79,6 +79,7 @@ class Loop:
         self._fence, self._clock, self.recorders = parts.fence, parts.clock, parts.recorders
         self.leads = leads
         self._must_read = False  # the pods, once, before the first decision as a new leader
+        self._turns = 0  # how often we were told to lead
         self._stopping = False
         self.ticked_at = self._clock.time()
         self.is_ready = False
@@ -87,7 +88,7 @@ class Loop:
 
     def lead(self) -> None:
         """This replica holds the lease."""
-        self._must_read = True
+        self._must_read, self._turns = True, self._turns + 1
         self.inbox.wake()
 
     def step_down(self) -> None:
@@ -137,7 +138,9 @@ class Loop:
     async def _read_pods(self) -> None:
         """A new leader reads the pods once, as they are now: no watch may be behind the last
         bind of the leader before. The watches go on meanwhile; what they bring late is older, and
-        an update from before a bind does not undo it."""
+        an update from before a bind does not undo it. A read that began under an earlier lease does
+        not count: another may have led and bound since."""
+        turn = self._turns
         reading = asyncio.create_task(self.watches.read_pods())
         while not reading.done() and not self._stopping:
             self.ticked_at = self._clock.time()
@@ -153,7 +156,7 @@ class Loop:
             return
         while self.inbox:
             self._hear()
-        if self._must_read:  # still the leader
+        if self._must_read and turn == self._turns:  # the leader still, and since before the read
             self._must_read, self.leads = False, True
             log.info("leading")
 
@@ -192,8 +195,7 @@ class Loop:
 
     def _pause(self) -> float:
         """How long nothing can happen by itself."""
-        full = len(self.engine.assumed) >= self.engine.max_in_flight
-        if full or not self.leads or not self._fence.is_open:
+        if self.engine.is_full or not self.leads or not self._fence.is_open:
             return LONGEST_WAIT_S
         now = self._clock.time()
         times = (self.engine.next_time(now), self.writer.next_time())

@@ -14,6 +14,7 @@ from bayplan.scheduler.feed import Condition
 
 SCHEDULED, FAILED = "Scheduled", "FailedScheduling"
 _KINDS = {SCHEDULED: ("Normal", "Binding")}  # the type and action of an event's reason
+_LONGEST_NAME = 253 - 17  # a pod's in an event's, which has a time of 16 digits after a dot
 _LONGEST_NOTE = 1024  # bytes; the API server's limit
 _MOST_ANNOTATION_BYTES = 256 << 10
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -96,13 +97,15 @@ def condition(uid: str, reason: str, text: str, before: Condition, wall: float) 
         "type": "PodScheduled",
         "status": "False",
         "reason": reason,
-        "message": text,
+        "message": text.encode(errors="replace").decode(),  # a plugin's may be anything
         "lastProbeTime": None,
         "lastTransitionTime": before.since or now,
     }
     if before.generation:
         fields["observedGeneration"] = before.generation
-    return encode({"metadata": {"uid": uid}, "status": {"conditions": [fields]}})
+    # of the pod as we know it: a bind that came in between must not be contradicted
+    metadata = {"uid": uid, "resourceVersion": before.resource_version}
+    return encode({"metadata": metadata, "status": {"conditions": [fields]}})
 
 
 def event(pod: Pod, reason: str, text: str, version: str, instance: str, wall: float) -> bytes:
@@ -110,7 +113,7 @@ def event(pod: Pod, reason: str, text: str, version: str, instance: str, wall: f
     at = datetime.fromtimestamp(wall, UTC)
     return encode(
         _Event(
-            metadata=_Metadata(f"{pod.name}.{int(wall * 1e9):x}", pod.namespace),
+            metadata=_Metadata(f"{pod.name[:_LONGEST_NAME]}.{int(wall * 1e9):x}", pod.namespace),
             event_time=at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             reporting_controller=pod.scheduler,
             reporting_instance=f"{pod.scheduler}-{instance}"[:128],
@@ -125,7 +128,7 @@ def event(pod: Pod, reason: str, text: str, version: str, instance: str, wall: f
 
 def shortened(text: str) -> str:
     """At most as long as a note may be; cut as kube-scheduler cuts it."""
-    raw = text.encode()
+    raw = text.encode(errors="replace")
     if len(raw) <= _LONGEST_NOTE:
-        return text
+        return raw.decode()
     return raw[: _LONGEST_NOTE - 4].decode(errors="ignore") + " ..."

@@ -208,7 +208,11 @@ class Service:
                 await deciding
         finally:
             deciding.cancel()
-            await self.writer.close(FINISH_BINDS_S, FINISH_WORDS_S)
+            closing = asyncio.create_task(self.writer.close(FINISH_BINDS_S, FINISH_WORDS_S))
+            while not closing.done():  # that is no hang: the lease is kept for the last binds
+                self.loop.ticked_at = self._clock.time()
+                await asyncio.wait([closing], timeout=1.0)
+            await closing
             for task in tasks:
                 task.cancel()
             for ended in await asyncio.gather(*tasks, return_exceptions=True):

@@ -299,7 +299,7 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         engine.cluster.distrusted.put(doubt.node, doubt.resource, doubt.distrust)
     for wait in state.assumed:
         keep(wait.pod)
-        engine.assumed[wait.pod.uid] = _waiter(wait)
+        engine.assume(_waiter(wait))
     for wait in state.waiting:
         keep(wait.pod)
     return engine, frame

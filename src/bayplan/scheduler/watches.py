@@ -64,7 +64,11 @@ class Watches:
         """The pods as they are now, whatever the watch has brought so far."""
         found: Collected[Any] = Collected()
         self.pods.begin_read()
-        await Reflector(self._client, self.pods.watched(), found).read()
+        try:
+            await Reflector(self._client, self.pods.watched(), found).read()
+        except BaseException:
+            self.pods.give_up_read()
+            raise
         self.pods.end_read(found.items)
 
     @property

@@ -32,8 +32,11 @@ from bayplan.scheduler.inbox import Inbox
 
 WORKERS = 64
 CONDITION_EVERY_S = 30.0  # per pod; the first is written at once
+CONFLICT_S = 1.0  # until a condition is written again whose pod had changed
+MOST_EVENTS = 50_000  # that wait to be written; beyond, the oldest are dropped, and counted
 _AGAIN = Retry(tries=3, post=True)  # an event has a name of its own, so a second is no second
 STOPPING = "the scheduler is stopping"
+OK = 200
 UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
 Prepare = Callable[[Placement], Awaitable[None]]  # what a pod needs before it is bound
 
@@ -69,7 +72,7 @@ class Writer:
         self._binder = Binder(client, settings.bind_timeout_s)
         self._instance = socket.gethostname()
         self._workers = settings.workers
-        self._accepting = True
+        self._accepting = self._sends_binds = True
         self._binds: deque[tuple[Bind, BeforeSend]] = deque()  # with the fence of their term
         self._preparing: dict[asyncio.Task[None], Bind] = {}
         self._conditions: OrderedDict[str, Said] = OrderedDict()  # by uid
@@ -118,6 +121,9 @@ class Writer:
     def note(self, pod: Pod, reason: str, text: str, version: str = "") -> None:
         """An event about the pod."""
         self._events[pod.uid, reason] = Said(pod, reason, text, version)
+        if len(self._events) > MOST_EVENTS:
+            self._events.popitem(last=False)
+            self.dropped["event"] += 1
         self._call()
 
     def forget(self, uid: str) -> None:
@@ -137,14 +143,14 @@ class Writer:
             self._call()
             return
         self._later.pop(uid, None)
-        self._put_off(said)
+        self._put_off(said, CONDITION_EVERY_S)
 
-    def _put_off(self, said: Said) -> None:
+    def _put_off(self, said: Said, pause_s: float) -> None:
         """Until the pause since the last one is over, unless something newer waits for that."""
         uid = said.pod.uid
         if uid not in self._later and uid not in self._conditions and uid in self._told_at:
             self._later[uid] = said
-            heappush(self._due, (self._told_at[uid] + CONDITION_EVERY_S, uid))
+            heappush(self._due, (self._told_at[uid] + pause_s, uid))
 
     def tick(self, now: float) -> None:
         """Conditions whose pause is over get their turn."""
@@ -172,6 +178,7 @@ class Writer:
         """Finishes or forgets every bind, then says what there is time to say."""
         self._accepting = False
         await self._until(lambda: not self._binds and not self.busy["bind"], binds_s)
+        self._sends_binds = False
         self.abandon(STOPPING)
         self._conditions.update(self._later)
         self._later.clear()
@@ -228,8 +235,14 @@ class Writer:
 
     async def _bind(self, effect: Bind, check: BeforeSend) -> None:
         self.busy["bind"] += 1
+
+        def check_all() -> None:
+            if not self._sends_binds:
+                raise Fenced(STOPPING)
+            check()
+
         try:
-            outcome = await self._binder.bind(effect.placement, {}, check)
+            outcome = await self._binder.bind(effect.placement, {}, check_all)
         except Exception as error:  # whatever it is, the pod must not be lost
             outcome = Outcome(False, str(error) or type(error).__name__, is_ours=True)
         finally:
@@ -260,8 +273,9 @@ class Writer:
         if (before.reason, before.message) != (said.reason, said.text):
             body = requests.condition(pod.uid, said.reason, said.text, before, self._clock.wall())
             path = PODS.path(pod.namespace, pod.name, "status")
-            if not await self._write("condition", "PATCH", path, body, STRATEGIC_PATCH):
-                self._put_off(said)  # an autoscaler looks for it
+            status = await self._write("condition", "PATCH", path, body, STRATEGIC_PATCH)
+            if status != OK:  # an autoscaler looks for it
+                self._put_off(said, CONFLICT_S if status == 409 else CONDITION_EVERY_S)
 
     async def _write_event(self, said: Said) -> None:
         body = requests.event(
@@ -271,8 +285,8 @@ class Writer:
 
     async def _write(
         self, kind: str, method: str, path: str, body: bytes, content: str = "application/json"
-    ) -> bool:
-        """Whether it was written; what fails here is only words."""
+    ) -> int:
+        """OK, or the status of the answer, 0 without one; what fails here is only words."""
         self.busy[kind] += 1
         try:
             await self._client.request(
@@ -284,9 +298,9 @@ class Writer:
                 retry=_AGAIN,
             )
             self.done[kind] += 1
-            return True
-        except (ApiError, TransportError, Fenced):
+            return OK
+        except (ApiError, TransportError, Fenced) as error:
             self.failed[kind] += 1
-            return False
+            return error.status if isinstance(error, ApiError) else 0
         finally:
             self.busy[kind] -= 1

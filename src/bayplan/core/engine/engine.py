@@ -42,6 +42,7 @@ class Engine:
         self.waiting = Waiting(rests)
         self.held: dict[str, tuple[Pod, str]] = {}  # by uid: kept out of the queue, and why
         self.assumed: dict[str, Waiter] = {}  # by uid: bind asked for, not answered
+        self.claiming: set[str] = set()  # of them, those with claims: volumes can take minutes
         self.unreadable: dict[str, str] = {}  # by uid: the node that it closes
         chosen = [Profile(ProfileConfig())] if profiles is None else list(profiles)
         check_together(chosen)
@@ -95,10 +96,16 @@ class Engine:
 
     def next_time(self, now: float) -> float | None:
         """When a Tick may do something: now, at a later time, or not before an event (None)."""
-        if not self.waiting.pods or len(self.assumed) >= self.max_in_flight:
+        if not self.waiting.pods or self.is_full:
             return None
         times = [self.waiting.next_time(now), self.cluster.distrusted.next_end]
         return min((at for at in times if at is not None and at != math.inf), default=None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many binds are on their way as may be. Those that wait for volumes do not
+        count: whoever waits for a broken provisioner would keep everybody else waiting."""
+        return len(self.assumed) - len(self.claiming) >= self.max_in_flight
 
     # ---- pods
 
@@ -176,7 +183,7 @@ class Engine:
     def _gone(self, uid: str, now: float) -> list[do.Effect]:
         if self.unreadable:
             self._open(uid, now)
-        self.assumed.pop(uid, None)
+        self._confirm(uid)
         if uid in self.cluster.pods:
             self.cluster.remove(uid)
             self.waiting.wake((EventKind.POD_GONE,), now)
@@ -222,12 +229,18 @@ class Engine:
 
     # ---- outcomes of binds
 
-    def _confirm(self, uid: str) -> None:
-        self.assumed.pop(uid, None)
+    def assume(self, waiter: Waiter) -> None:
+        self.assumed[waiter.pod.uid] = waiter
+        if waiter.pod.row.claims:
+            self.claiming.add(waiter.pod.uid)
+
+    def _confirm(self, uid: str) -> Waiter | None:
+        self.claiming.discard(uid)
+        return self.assumed.pop(uid, None)
 
     def _forget(self, uid: str, now: float) -> list[do.Effect]:
         """The bind failed: the pod waits again, after its back-off."""
-        waiter = self.assumed.pop(uid, None)
+        waiter = self._confirm(uid)
         if waiter is None:
             return []
         self.cluster.remove(uid)
@@ -328,7 +341,7 @@ class Engine:
             self._forgive(now)
         effects: list[do.Effect] = []
         for _ in range(limit):
-            if len(self.assumed) >= self.max_in_flight:
+            if self.is_full:
                 break
             found = self.waiting.next(now)
             if found is None:
@@ -382,7 +395,7 @@ class Engine:
             self.waiting.rest(waiter, now)
             refusal = Refusal(why, {}, frozenset(EventKind), self.cluster.version)
             return [do.Refuse(pod, refusal)]
-        self.assumed[pod.uid] = self._drop_waiter(pod.uid)
+        self.assume(self._drop_waiter(pod.uid))
         self.waiting.wake((EventKind.POD_PLACED,), now)
         return [do.Bind(placement, picked)]
 
