@@ -9,6 +9,7 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.model import events as on
 from bayplan.core.plugins.resources import NodeResourcesFit
 from bayplan.kube.reflector import Reflector
+from bayplan.scheduler import binding
 from bayplan.scheduler.binding import Binder, Outcome
 from bayplan.scheduler.feed import PodSink
 from bayplan.scheduler.writer import Writer
@@ -26,6 +27,7 @@ def unheard_failures(patch: pytest.MonkeyPatch) -> None:
         return [] if isinstance(event, on.BindFailed) else handle(self, event, now)
 
     patch.setattr(Engine, "handle", deaf)
+    patch.setattr(binding, "TRIES", 1)  # else failures are rare
 
 
 def unseen_deletions(patch: pytest.MonkeyPatch) -> None:
