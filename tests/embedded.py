@@ -37,10 +37,14 @@ class Plane(Protocol):
 
 
 class EmbeddedPlane:
-    """In a thread of its own. Use it as a context."""
+    """In a thread of its own. Use it as a context.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Without controllers nobody writes the status of budgets and nobody empties namespaces, as where
+    only etcd and kube-apiserver run.
+    """
+
+    def __init__(self, directory: Path, controllers: bool = True) -> None:
+        self.directory, self._controlled = directory, controllers
         self.kubeconfig = directory / "kubeconfig"
         self.token = "there is no token"  # nobody asks for one
         self.port = 0
@@ -67,12 +71,22 @@ class EmbeddedPlane:
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         clock = RealClock()
-        api = Api(clock)
-        controllers = asyncio.create_task(Controllers(api).run())
-        async with Server(api, clock).serving() as self.port:
+        self._api = Api(clock)
+        controllers = asyncio.create_task(Controllers(self._api).run())
+        if not self._controlled:
+            controllers.cancel()
+        async with Server(self._api, clock).serving() as self.port:
             self._started.set()
             await self._stopped.wait()
         controllers.cancel()
+
+    def compact(self) -> None:
+        """Forgets what happened before now, as etcd does from time to time."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._compact(), self._loop).result(10)
+
+    async def _compact(self) -> None:
+        self._api.compact()
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """JSON in, JSON out, or `Refused`."""

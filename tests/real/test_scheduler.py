@@ -150,7 +150,7 @@ def test_a_stopped_scheduler_leaves_nothing_half_done(cluster: Cluster, tmp_path
 
 def test_a_standby_takes_over(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add_node("a", gpus=100)
-    times = {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
+    times = {"leaseDuration": "5s", "renewDeadline": "3s", "retryPeriod": "500ms"}
     config = {"leaderElection": {"leaderElect": True, "resourceName": "take-over", **times}}
     kubeconfig = cluster.plane.kubeconfig
     with (

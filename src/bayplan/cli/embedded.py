@@ -26,6 +26,7 @@ class Cluster(Struct, frozen=True):
     client: Client  # a user's
     kubelets: Kubelets
     service: Service
+    tasks: tuple[asyncio.Task[None], ...]  # each runs until the block ends, unless it fails
 
 
 @asynccontextmanager
@@ -49,12 +50,14 @@ async def running(
     await kubelets.registered.wait()
     scheduling = asyncio.create_task(service.run(), name="scheduler")
     try:
-        yield Cluster(api, user, kubelets, service)
+        yield Cluster(api, user, kubelets, service, (scheduling, *tasks))
     finally:
         service.loop.stop()
-        await scheduling
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        try:
+            await scheduling
+        finally:
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task

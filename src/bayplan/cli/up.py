@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import signal
+import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
     from bayplan.local.faults import Faults
     from bayplan.scheduler.config import Configuration
 
+LISTEN = "127.0.0.1:10270"  # a scheduler in a cluster listens for all; here only this machine may
 HELP = """Run an embedded Kubernetes API, pretend nodes and the scheduler, until interrupted.
 
 It writes a kubeconfig; kubectl works with it as with any cluster. Nothing is stored, nothing is
-really started, and only programs of this machine can reach it. A pod runs for as many seconds as
-its annotation bayplan.dev/run-seconds says, else until it is deleted.
+really started, and only programs of this machine can reach it. Give your pods schedulerName:
+bayplan. A pod runs for as many seconds as its annotation bayplan.dev/run-seconds says, else until
+it is deleted.
 
 SPEC names machines and how many of each: a count and a model (8xA100*4), an instance type
 (inf1.24xlarge*2), or cpu (cpu*2).
@@ -54,10 +58,17 @@ users:
 
 @click.command(name="up", help=HELP)
 @click.option("--nodes", "spec", metavar="SPEC", help="Which nodes.  [default: 8xA100*4,cpu*2]")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the API; 0: any.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of the Kubernetes API.  [default: any]",
+)
 @click.option("--dir", "folder", default=".bayplan", show_default=True, help="For the kubeconfig.")
 @click.option("--config", "config_file", metavar="FILE", help="A BayplanConfiguration.")
-@click.option("--listen", metavar="[HOST]:PORT", help="For health and metrics.  [default: :10270]")
+@click.option(
+    "--listen", metavar="[HOST]:PORT", help=f"For health and metrics.  [default: {LISTEN}]"
+)
 @click.option("--api", metavar="[HOST]:PORT", help="For questions.  [default: 127.0.0.1:10271]")
 @click.option("--faults", metavar="NAME=CHANCE,…", help="Faults that the scheduler meets.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell more.")
@@ -76,9 +87,10 @@ def up(
     from bayplan.core.engine.profile import ProfileError
     from bayplan.kube.http import run as run_loop
     from bayplan.local.faults import BadChances, Faults, chances
+    from bayplan.local.server import HOST
     from bayplan.local.spec import DEFAULT, BadSpec, nodes
     from bayplan.scheduler.config import ConfigError, Configuration, LeaderElection, load
-    from bayplan.web.server import BadAddress
+    from bayplan.web.server import BadAddress, split
 
     logging.basicConfig(
         stream=sys.stderr,
@@ -87,18 +99,43 @@ def up(
     )
     try:
         config = load(config_file) if config_file else Configuration()
+        if config.listen == Configuration().listen:
+            config = replace(config, listen=LISTEN)
         given = {key: value for key, value in (("listen", listen), ("api", api)) if value}
         config = replace(config, leader_election=LeaderElection(), **given)  # nobody else is there
-        found = nodes(spec or DEFAULT)
+        found = nodes(DEFAULT if spec is None else spec)
         met = Faults(chances(faults)) if faults else None
+        for option, address in (
+            ("--port", f"{HOST}:{port}"),
+            ("--listen", config.listen),
+            ("--api", config.api),
+        ):
+            _must_be_free(option, *split(address))
+        Path(folder).mkdir(parents=True, exist_ok=True)
         run_loop(_serve(found, config, met, Place(port, Path(folder))))
-    except (ConfigError, ProfileError, BadAddress, BadSpec, BadChances, OSError) as error:
+    except (ConfigError, ProfileError, BadAddress, BadSpec, BadChances) as error:
         raise BadInput(str(error)) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise BadInput(f"{where}{error.strerror or error}") from None
 
 
 def kubeconfig_text(server: str) -> str:
     """A kubeconfig without credentials."""
     return _KUBECONFIG.format(server=server)
+
+
+def _must_be_free(option: str, host: str | None, port: int) -> None:
+    """Somebody else's port is said before anything is started."""
+    if port == 0:
+        return
+    family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host or "", port), family=family).close()
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        text = f"cannot listen on {host or ''}:{port}: {why}; {option} chooses another address"
+        raise BadInput(text) from None
 
 
 class Place(Struct, frozen=True):
@@ -112,8 +149,11 @@ async def _serve(
     from bayplan.cli.embedded import running
     from bayplan.kube.clock import RealClock
     from bayplan.local.server import HOST, Server
-    from bayplan.web.server import serving
+    from bayplan.web.server import serving, split
 
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     clock = RealClock()
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(running(nodes, config, clock, faults))
@@ -121,18 +161,17 @@ async def _serve(
         sidecar = service.sidecar(lambda: cluster.client)
         sidecar.start()
         stack.callback(sidecar.stop)
-        await stack.enter_async_context(serving(config.api, service.live.routes()))
+        asked = await stack.enter_async_context(serving(config.api, service.live.routes()))
         port = await stack.enter_async_context(Server(cluster.api, clock).serving(place.port))
         address = f"http://{HOST}:{port}"
-        place.folder.mkdir(parents=True, exist_ok=True)
         kubeconfig = place.folder / "kubeconfig"
         kubeconfig.write_text(kubeconfig_text(address))
         click.echo(f"kubeconfig: {kubeconfig}")
         click.echo(f"API:        {address}  ({len(nodes)} pretend nodes)")
-        click.echo(f"metrics:    http://{HOST}:{sidecar.port}/metrics")
-        click.echo(f"questions:  http://{config.api}")
+        click.echo(f"metrics:    http://{split(config.listen)[0] or HOST}:{sidecar.port}/metrics")
+        click.echo(f"questions:  http://{split(config.api)[0] or HOST}:{asked}")
         click.echo(f"try:        kubectl --kubeconfig {kubeconfig} get nodes")
-        stopped = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        await stopped.wait()
+        click.echo("end:        Ctrl-C")
+        waiting = asyncio.create_task(stopped.wait(), name="signal")
+        await asyncio.wait((waiting, *cluster.tasks), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()

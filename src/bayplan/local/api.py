@@ -7,52 +7,80 @@ Streams are `watching`'s; bytes on a wire are `server`'s; waiting and faults are
 
 import random
 from collections.abc import Mapping
-from typing import Any
-
-import msgspec
-import yaml
-from msgspec import Struct
 
 from bayplan.kube.clock import Clock
-from bayplan.local import discovery, events, patches, problems, tables
+from bayplan.local import discovery, events, pages, patches, problems, tables
 from bayplan.local.bindings import bind, evict
-from bayplan.local.kinds import BUILT_IN, CORE_EVENT, DEFINITION, NAMESPACE, POD, Kind, custom_kinds
-from bayplan.local.objects import Deletion, Objects, Preconditions
+from bayplan.local.definitions import established
+from bayplan.local.kinds import (
+    BUILT_IN,
+    CORE_EVENT,
+    DEFINITION,
+    NAMESPACE,
+    POD,
+    PRIORITY_CLASS,
+    Kind,
+    custom_kinds,
+)
+from bayplan.local.objects import Objects, Write
 from bayplan.local.pages import Pages
 from bayplan.local.paths import Target, target
 from bayplan.local.problems import Problem
+from bayplan.local.requests import (
+    CUSTOM_PATCHES,
+    JSON,
+    LARGEST_BODY,
+    PATCHES,
+    Answer,
+    Request,
+    body_of,
+    decoded,
+    deletion,
+    is_dry,
+    is_true,
+    must_be_named,
+    must_be_of,
+    must_stay,
+    number,
+    refusal,
+)
 from bayplan.local.selecting import Chosen, chosen
 from bayplan.local.store import Json, Store, Stored, encode
-from bayplan.local.watching import LONGEST_S, Render, Watch
+from bayplan.local.watching import LONGEST_S, Render, Watch, too_large
 
-LARGEST_BODY = 3 << 20  # bytes; the API server's own limit
-JSON = "application/json"
-_YAML = ("application/yaml", "application/apply-patch+yaml")
-_PATCHES = {
-    "application/json-patch+json": "json",
-    "application/merge-patch+json": "merge",
-    "application/strategic-merge-patch+json": "strategic",
-}
+__all__ = ["JSON", "LARGEST_BODY", "Answer", "Api", "Request", "refusal"]
+
 _RETURNED_WHEN_DELETED = frozenset(
-    {"Pod", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "ServiceAccount", "Service"}
+    {
+        "Pod",
+        "Namespace",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "ServiceAccount",
+        "Service",
+        "StorageClass",
+        "ResourceQuota",
+        "CSINode",
+        "DeviceClass",
+        "ResourceSlice",
+        "ResourceClaim",
+    }
 )
+_PUT_CREATES = frozenset({"Lease", "Event"})  # what is not there yet
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
-class Request(Struct, frozen=True):
-    method: str
-    path: str
-    params: Mapping[str, str] = {}
-    body: bytes = b""
-    content_type: str = JSON
-    accept: str = JSON
-
-
-class Answer(Struct, frozen=True):
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = {}
-    content_type: str = JSON
+FIRST_PRIORITIES = {
+    "system-cluster-critical": (
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another "
+        "node if necessary.",
+    ),
+    "system-node-critical": (
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+}
 
 
 class Api:
@@ -64,6 +92,9 @@ class Api:
         self._pages = Pages()
         for name in FIRST_NAMESPACES:
             self.objects.create(NAMESPACE, {"metadata": {"name": name}})
+        for name, (value, description) in FIRST_PRIORITIES.items():
+            made = {"metadata": {"name": name}, "value": value, "description": description}
+            self.objects.create(PRIORITY_CLASS, made)
 
     @property
     def kinds(self) -> list[Kind]:
@@ -84,17 +115,22 @@ class Api:
         params = request.params
         what = self._chosen(about, params)
         watch = Watch(self.store, about.kind, what, self._render(about.kind, request))
-        watch.bookmarks = _true(params.get("allowWatchBookmarks", ""))
-        watch.deadline_s = min(_number(params, "timeoutSeconds") or LONGEST_S, LONGEST_S)
+        watch.bookmarks = is_true(params.get("allowWatchBookmarks", ""))
+        watch.deadline_s = min(number(params, "timeoutSeconds") or LONGEST_S, LONGEST_S)
         since = params.get("resourceVersion", "")
+        initial = pages.check_watch(params)
         if since and not since.isdigit():
             why = f'strconv.ParseUint: parsing "{since}": invalid syntax'
-            raise problems.bad_request(f'resourceVersion: Invalid value: "{since}": {why}')
-        initial = _true(params.get("sendInitialEvents", ""))
+            raise Problem(500, "", f'resourceVersion: Invalid value: "{since}": {why}')
         return watch, watch.begin(since, initial)
 
+    def compact(self) -> None:
+        """Forgets what happened before now: watches from then and lists in pages begin again."""
+        self.store.compact()
+        self._pages.forget()
+
     def is_watch(self, request: Request) -> bool:
-        return request.method == "GET" and _true(request.params.get("watch", ""))
+        return request.method == "GET" and is_true(request.params.get("watch", ""))
 
     # ---- dispatch
 
@@ -146,11 +182,13 @@ class Api:
 
     def _list(self, about: Target, request: Request) -> Answer:
         what = self._chosen(about, request.params)
-        if request.params.get("resourceVersionMatch") == "Exact":
-            raise problems.unsupported(
-                "the embedded API cannot list as of an exact resourceVersion"
-            )
-        token, limit = request.params.get("continue", ""), _number(request.params, "limit")
+        pages.check(request.params)
+        token, limit = request.params.get("continue", ""), number(request.params, "limit")
+        since = request.params.get("resourceVersion", "")
+        if since and int(since) > self.store.revision and not token:
+            raise too_large(int(since), self.store.revision)
+        if since == "0" and not token:
+            limit = 0  # from memory, where the API server does not cut
 
         def find() -> list[Stored]:
             items = self.store.items(about.kind.store, about.namespace)
@@ -159,7 +197,9 @@ class Api:
         page = self._pages.page(token, int(limit or 0), find, self.store.revision)
         head: Json = {"resourceVersion": str(page.revision)}
         if page.next:
-            head |= {"continue": page.next, "remainingItemCount": page.left}
+            head["continue"] = page.next
+            if not (what.labels or what.fields):
+                head["remainingItemCount"] = page.left
         table = tables.wanted(request.accept)
         if table:
             return _ok(
@@ -167,11 +207,20 @@ class Api:
             )
         if tables.metadata_wanted(request.accept):
             return _ok(tables.metadata_list(page.items, head))
-        render = self._render(about.kind, request)
-        items = b",".join([render(stored) for stored in page.items])
-        kind, version = f"{about.kind.kind}List", about.kind.api_version
-        first = encode({"kind": kind, "apiVersion": version, "metadata": head})
-        return Answer(200, first[:-1] + b',"items":[' + items + b"]}\n")
+        return self._listed(about.kind, request, page.items, head)
+
+    def _listed(self, kind: Kind, request: Request, items: list[Stored], head: Json) -> Answer:
+        """What stands in a list of a built-in kind does not say again what it is."""
+        render = self._render(kind, request)
+        said = encode({"kind": kind.kind, "apiVersion": kind.api_version})[:-1] + b","
+        parts = [render(stored) for stored in items]
+        if not kind.custom:
+            parts = [b"{" + p[len(said) :] if p.startswith(said) else p for p in parts]
+        else:
+            head.setdefault("continue", "")
+        about = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": head}
+        first = encode(about)[:-1]
+        return Answer(200, first + b',"items":[' + b",".join(parts) + b"]}\n")
 
     def _render(self, kind: Kind, request: Request) -> Render:
         """How an object is sent, for one who asked like this."""
@@ -194,80 +243,61 @@ class Api:
     # ---- writing
 
     def _create(self, about: Target, request: Request) -> Answer:
-        value = self._body(about, request)
-        metadata = value["metadata"]
-        if about.kind.namespaced:
-            if not about.namespace:
-                raise problems.bad_method()
-            if metadata.setdefault("namespace", about.namespace) != about.namespace:
-                raise problems.bad_request(
-                    "the namespace of the provided object does not match the namespace sent on the "
-                    "request"
-                )
-        else:
-            metadata.pop("namespace", None)
-        stored = self.objects.create(about.kind, value, _dry(request))
-        if about.kind == DEFINITION and not _dry(request):
+        value = body_of(self.kinds, about, request)
+        if about.kind.namespaced and not about.namespace:
+            raise problems.bad_method()
+        must_be_of(about, value["metadata"])
+        stored = self.objects.create(about.kind, value, is_dry(request))
+        if about.kind == DEFINITION and not is_dry(request):
             stored = self._establish(about, stored)
         return self._shown(about, request, stored, 201)
 
     def _establish(self, about: Target, stored: Stored) -> Stored:
         """A new kind is served at once, as the API server would soon."""
+        key = ("", stored.value["metadata"]["name"])
         try:
             made = custom_kinds(stored.value)
         except (KeyError, TypeError, AttributeError) as error:
-            self.store.remove(
-                about.kind.store, ("", stored.value["metadata"]["name"]), stored.value
-            )
+            self.store.remove(about.kind.store, key, stored.value)
             raise problems.bad_request(f"the definition has no {error}") from None
         for kind in made:
             self._kinds[kind.group, kind.version, kind.plural] = kind
-        names = dict(stored.value["spec"].get("names") or {})
-        names.setdefault("singular", str(names.get("kind", "")).lower())
-        names.setdefault("listKind", f"{names.get('kind', '')}List")
-        at = stored.value["metadata"]["creationTimestamp"]
-        conditions = [
-            _condition("NamesAccepted", "NoConflicts", "no conflicts found", at),
-            _condition(
-                "Established", "InitialNamesAccepted", "the initial names have been accepted", at
-            ),
-        ]
-        versions = [version["name"] for version in stored.value["spec"].get("versions") or ()]
-        value = stored.copy()
-        value["spec"]["names"] = names
-        value["status"] = {
-            "acceptedNames": names,
-            "conditions": conditions,
-            "storedVersions": versions[:1],
-        }
-        return self.store.put(about.kind.store, ("", value["metadata"]["name"]), value)
+        return self.store.put(about.kind.store, key, established(stored.copy()))
 
     def _replace(self, about: Target, request: Request) -> Answer:
-        value = self._body(about, request)
-        name = value["metadata"].setdefault("name", about.name)
-        if name != about.name:
-            raise problems.bad_request(
-                f"the name of the object ({name}) does not match the name on the URL ({about.name})"
-            )
+        value = body_of(self.kinds, about, request)
+        must_be_of(about, value["metadata"])
+        must_be_named(about, value["metadata"])
+        if self.store.get(about.kind.store, about.key) is None and about.kind.kind in _PUT_CREATES:
+            uid = value["metadata"].get("uid")
+            if uid:  # whoever names the object that was there does not want another
+                why = (
+                    "StorageError: invalid object, Code: 4, Key: "
+                    f"/registry/{about.kind.plural}/{about.namespace}/{about.name}, "
+                    "ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in "
+                    f"precondition: {uid}, UID in object meta: "
+                )
+                raise problems.conflict(about.kind, about.name, why)
+            value["metadata"].pop("resourceVersion", None)
+            made = self.objects.create(about.kind, value, is_dry(request))
+            return self._shown(about, request, made, 201)
         if about.kind.kind == "Event":
             value = events.stored(about.kind, value)
-        stored = self.objects.update(
-            about.kind, about.key, lambda old: value, about.sub, _dry(request)
-        )
+        how = Write(about.sub, is_dry(request), whole=True)
+        stored = self.objects.update(about.kind, about.key, lambda old: value, how)
         return self._shown(about, request, stored)
 
     def _patch(self, about: Target, request: Request) -> Answer:
-        sort = _PATCHES.get(request.content_type.partition(";")[0].strip())
+        sort = PATCHES.get(request.content_type.partition(";")[0].strip())
         if request.content_type.startswith("application/apply-patch"):
             raise problems.unsupported("the embedded API has no server-side apply")
         if sort is None or (sort == "strategic" and about.kind.custom):
-            supported = [
-                name for name in _PATCHES if not (about.kind.custom and "strategic" in name)
-            ]
-            raise problems.bad_media_type(", ".join(supported))
-        patch = _decoded(request)
-        if sort != "json" and not isinstance(patch, dict):
-            raise problems.bad_request("a patch is an object")
+            if about.kind.custom:
+                raise problems.bad_media_type(CUSTOM_PATCHES)
+            raise Problem(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        patch = decoded(request)
+        if not isinstance(patch, list if sort == "json" else dict):
+            raise problems.bad_request("a JSON patch is a list, another patch is an object")
 
         def change(old: Json) -> Json:
             if about.kind.kind == "Event":
@@ -281,16 +311,23 @@ class Api:
             except patches.BadPatch as error:
                 code, reason = (422, "Invalid") if sort == "json" else (400, "BadRequest")
                 raise Problem(code, reason, str(error)) from None
-            if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
+            if not isinstance(new, dict):
                 raise problems.bad_request("the patch leaves no object")
+            if not isinstance(new.setdefault("metadata", {}), dict):
+                raise problems.bad_request("the patch leaves no metadata")
+            if sort != "strategic":  # which leaves them alone
+                must_stay(about, new)
+            must_be_of(about, new["metadata"])
+            must_be_named(about, new["metadata"])
             return events.stored(about.kind, new) if about.kind.kind == "Event" else new
 
-        stored = self.objects.update(about.kind, about.key, change, about.sub, _dry(request))
+        how = Write(about.sub, is_dry(request))
+        stored = self.objects.update(about.kind, about.key, change, how)
         return self._shown(about, request, stored)
 
     def _delete(self, about: Target, request: Request) -> Answer:
-        stored = self.objects.delete(about.kind, about.key, _deletion(request), _dry(request))
-        if about.kind == DEFINITION and not _dry(request):
+        stored = self.objects.delete(about.kind, about.key, deletion(request), is_dry(request))
+        if about.kind == DEFINITION and not is_dry(request):
             self._retire(stored.value)
         if about.kind.kind in _RETURNED_WHEN_DELETED or stored.value["metadata"].get("finalizers"):
             return self._shown(about, request, stored)
@@ -310,116 +347,28 @@ class Api:
     def _delete_all(self, about: Target, request: Request) -> Answer:
         if about.kind.namespaced and not about.namespace:
             raise problems.bad_method()
-        what, options = self._chosen(about, request.params), _deletion(request)
+        what, options = self._chosen(about, request.params), deletion(request)
         items = self.store.items(about.kind.store, about.namespace)
         gone = []
         for key, stored in items:
             if what.has(stored):
-                gone.append(self.objects.delete(about.kind, key, options, _dry(request)))
-        render = self._render(about.kind, request)
-        head = {
-            "kind": f"{about.kind.kind}List",
-            "apiVersion": about.kind.api_version,
-            "metadata": {"resourceVersion": str(self.store.revision)},
-        }
-        body = b",".join([render(stored) for stored in gone])
-        return Answer(200, encode(head)[:-1] + b',"items":[' + body + b"]}\n")
+                self.objects.delete(about.kind, key, options, is_dry(request))
+                gone.append(stored)  # as it was
+        head = {"resourceVersion": str(self.store.revision)}
+        return self._listed(about.kind, request, gone, head)
 
     def _act(self, about: Target, request: Request) -> Answer:
         """What is done to a pod by creating something below it."""
         if request.method != "POST" or about.kind != POD:
             raise problems.bad_method()
-        value = self._body(about, request, kind="Binding" if about.sub == "binding" else "Eviction")
-        if about.sub == "binding":
-            bind(self.objects, about, value, self._clock.wall(), _dry(request))
-            return Answer(201, encode(_success(code=201)) + b"\n")
-        evict(self.store, self.objects, about, value, _dry(request))
-        return Answer(201, encode(_success(code=201)) + b"\n")
-
-    # ---- bodies
-
-    def _body(self, about: Target, request: Request, kind: str = "") -> Json:
-        value = _decoded(request)
-        if not isinstance(value, dict):
-            raise problems.bad_request(
-                f"the object provided is unrecognized (must be of type {about.kind.kind}): "
-                "couldn't get version/kind; json parse error"
-            )
-        wanted, version = kind or about.kind.kind, about.kind.api_version
-        given = value.get("kind") or wanted
-        given_version = value.get("apiVersion") or version
-        if given != wanted or (not kind and given_version != version):
-            if given_version != version and not kind:
-                raise problems.bad_request(
-                    f"the API version in the data ({given_version}) does not match the expected "
-                    f"API version ({version})"
-                )
-            raise problems.bad_request(
-                f'{given} in version "{given_version}" cannot be handled as a {wanted}: '
-                "no kind matches"
-            )
-        metadata = value.get("metadata")
-        if metadata is None:
-            metadata = value["metadata"] = {}
-        if not isinstance(metadata, dict):
-            raise problems.bad_request(
-                f'{wanted} in version "{given_version}" cannot be handled as a {wanted}: '
-                "json: cannot unmarshal into Go struct field .metadata"
-            )
-        return value
-
-
-def refusal(problem: Problem) -> Answer:
-    headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
-    return Answer(problem.code, problem.body, headers)
-
-
-def _decoded(request: Request) -> Any:
-    if len(request.body) > LARGEST_BODY:
-        raise Problem(
-            413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}"
+        value = body_of(
+            self.kinds, about, request, kind="Binding" if about.sub == "binding" else "Eviction"
         )
-    sort = request.content_type.partition(";")[0].strip()
-    try:
-        if sort in _YAML:
-            return yaml.safe_load(request.body)
-        if sort in (JSON, "", *_PATCHES):
-            return msgspec.json.decode(request.body)
-    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise problems.bad_request(f"the body of the request is not {sort}: {error}") from None
-    raise problems.bad_media_type("application/json, application/yaml")
-
-
-def _deletion(request: Request) -> Deletion:
-    options: Any = _decoded(request) if request.body.strip() else {}
-    if not isinstance(options, dict):
-        raise problems.bad_request("the options of a delete are an object")
-    given = options.get("preconditions") or {}
-    grace_s = _number(request.params, "gracePeriodSeconds")
-    if grace_s is None:
-        grace_s = options.get("gracePeriodSeconds")
-    if grace_s is not None and not isinstance(grace_s, int):
-        raise problems.bad_request("gracePeriodSeconds is not a whole number")
-    return Deletion(
-        grace_s, Preconditions(given.get("uid") or "", given.get("resourceVersion") or "")
-    )
-
-
-def _dry(request: Request) -> bool:
-    return request.params.get("dryRun") == "All"
-
-
-def _number(params: Mapping[str, str], name: str) -> int | None:
-    text = params.get(name, "")
-    if not text:
-        return None
-    if not text.isdigit():
-        raise problems.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-    return int(text)
-
-
-def _true(text: str) -> bool:
-    return text.lower() in ("true", "1")
+        if about.sub == "binding":
+            bind(self.objects, about, value, self._clock.wall(), is_dry(request))
+            return Answer(201, encode(_success(code=201)) + b"\n")
+        evict(self.store, self.objects, about, value, is_dry(request))
+        return Answer(201, encode(_success(code=201)) + b"\n")
 
 
 def _ok(value: Json) -> Answer:
@@ -435,13 +384,3 @@ def _success(details: Json | None = None, code: int = 0) -> Json:
 
 def _revision(stored: Stored) -> Json:
     return {"resourceVersion": str(stored.revision)}
-
-
-def _condition(sort: str, reason: str, message: str, at: str) -> Json:
-    return {
-        "type": sort,
-        "status": "True",
-        "lastTransitionTime": at,
-        "reason": reason,
-        "message": message,
-    }

@@ -6,11 +6,18 @@ from bayplan.kube import wire
 from bayplan.kube.terms import Wrong, label_selector
 from bayplan.local import metadata, problems
 from bayplan.local.kinds import BUDGET, POD
-from bayplan.local.objects import PRECONDITION, Deletion, Objects, Preconditions
+from bayplan.local.objects import Deletion, Objects, Preconditions, Write
 from bayplan.local.paths import Target
 from bayplan.local.problems import Problem
 from bayplan.local.store import Json, Store
 
+_TARGET: Json = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "lastProbeTime": None,
+    "reason": "EvictionByEvictionAPI",
+    "message": "Eviction API: evicting",
+}
 _RETRY_S = 10  # what the API server tells those whose eviction it refuses
 
 
@@ -18,10 +25,7 @@ def bind(objects: Objects, about: Target, binding: Json, wall: float, dry_run: b
     """Node, annotations, labels and condition in one step; nothing is checked but what must be."""
     given = binding["metadata"]
     if given.get("name") not in (None, "", about.name):
-        raise problems.bad_request(
-            f"the name of the object ({given['name']}) does not match the name on the URL "
-            f"({about.name})"
-        )
+        raise problems.bad_request("name in URL does not match name in Binding object")
     if given.get("namespace") not in (None, "", about.namespace):
         raise problems.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
@@ -42,8 +46,7 @@ def bind(objects: Objects, about: Target, binding: Json, wall: float, dry_run: b
             ("ResourceVersion", given.get("resourceVersion"), found["resourceVersion"]),
         ):
             if wanted and wanted != has:
-                why = PRECONDITION.format(what=what, wanted=wanted, found=has)
-                raise problems.conflict(POD, about.name, why)
+                raise problems.stale(POD, about.key, what, wanted, has)
         name = about.name
         if found.get("deletionTimestamp"):
             why = f"pod {name} is being deleted, cannot be assigned to a host"
@@ -83,6 +86,8 @@ def _scheduled(conditions: list[Json], now: str) -> list[Json]:
 
 def evict(store: Store, objects: Objects, about: Target, eviction: Json, dry_run: bool) -> None:
     """A delete that a disruption budget can refuse."""
+    if eviction["metadata"].get("name") != about.name:
+        raise problems.bad_request("name in URL does not match name in Eviction object")
     found = store.get(POD.store, about.key)
     if found is None:
         raise problems.not_found(POD, about.name)
@@ -96,7 +101,20 @@ def evict(store: Store, objects: Objects, about: Target, eviction: Json, dry_run
     runs = (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed", "Pending")
     if runs and not pod["metadata"].get("deletionTimestamp"):
         _spend_budget(store, objects, about, pod, dry_run)
+    if not dry_run:
+        objects.rewrite(POD, about.key, lambda old: _targeted(old, objects.now()))
     objects.delete(POD, about.key, deletion, dry_run)
+
+
+def _targeted(pod: Json, now: str) -> Json:
+    """Says why the pod ends."""
+    status = pod.setdefault("status", {})
+    conditions = status.get("conditions") or []
+    if any(c.get("type") == _TARGET["type"] and c.get("status") == "True" for c in conditions):
+        return pod
+    conditions = [c for c in conditions if c.get("type") != _TARGET["type"]]
+    status["conditions"] = [*conditions, {**_TARGET, "lastTransitionTime": now}]
+    return pod
 
 
 def _spend_budget(store: Store, objects: Objects, about: Target, pod: Json, dry_run: bool) -> None:
@@ -111,30 +129,35 @@ def _spend_budget(store: Store, objects: Objects, about: Target, pod: Json, dry_
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does "
             "not support."
         )
-        raise Problem(500, "InternalError", f"Internal error occurred: {text}")
+        raise Problem(500, "", text)
     ((key, budget),) = budgets
     status, name = budget.get("status") or {}, key[1]
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        raise _too_many(
-            f"The disruption budget {name} is still being processed by the server.", name
-        )
+        why = f"The disruption budget {name} is still being processed by the server."
+        raise _too_many(why, _RETRY_S)
     if not is_ready(pod) and budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return
     healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
     if not is_ready(pod) and desired > 0 and healthy >= desired:
         return
     if status.get("disruptionsAllowed", 0) <= 0:
-        why = (
-            f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
-        )
-        raise _too_many(why, name)
+        why = f"The disruption budget {name} does not allow evicting pods currently"
+        if healthy <= desired:
+            why = (
+                f"The disruption budget {name} needs {desired} healthy pods and has {healthy} "
+                "currently"
+            )
+        raise _too_many(why)
 
     def spend(old: Json) -> Json:
-        old["status"]["disruptionsAllowed"] -= 1
-        old["status"].setdefault("disruptedPods", {})[about.name] = objects.now()
+        status = old["status"]
+        status["disruptionsAllowed"] -= 1
+        status.setdefault("disruptedPods", {})[about.name] = objects.now()
+        if status["disruptionsAllowed"] == 0:
+            status["conditions"] = allowed(old, 0, objects.now())
         return old
 
-    objects.update(BUDGET, key, spend, "status", dry_run)
+    objects.update(BUDGET, key, spend, Write("status", dry_run))
 
 
 def protects(budget: Json, pod: Json) -> bool:
@@ -152,7 +175,29 @@ def is_ready(pod: Json) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
-def _too_many(why: str, budget: str) -> Problem:
+def allowed(budget: Json, disruptions: int, now: str) -> list[Json]:
+    """The conditions of a budget that allows so many."""
+    conditions: list[Json] = (budget.get("status") or {}).get("conditions") or []
+    new = {
+        "type": "DisruptionAllowed",
+        "status": "True" if disruptions else "False",
+        "observedGeneration": budget["metadata"].get("generation", 1),
+        "lastTransitionTime": now,
+        "reason": "SufficientPods" if disruptions else "InsufficientPods",
+        "message": "",
+    }
+    others = []
+    for old in conditions:
+        if old.get("type") != new["type"]:
+            others.append(old)
+        elif old.get("status") == new["status"]:
+            new["lastTransitionTime"] = old.get("lastTransitionTime")
+    return [*others, new]
+
+
+def _too_many(why: str, retry_s: int = 0) -> Problem:
     text = "Cannot evict pod as it would violate the pod's disruption budget."
-    details = {"causes": [{"reason": "DisruptionBudget", "message": why}]}
-    return Problem(429, "TooManyRequests", text, details, _RETRY_S if "still" in why else 0)
+    details: Json = {"causes": [{"reason": "DisruptionBudget", "message": why}]}
+    if retry_s:
+        details["retryAfterSeconds"] = retry_s
+    return Problem(429, "TooManyRequests", text, details, retry_s)

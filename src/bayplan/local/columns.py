@@ -1,27 +1,12 @@
 """The columns that `kubectl get` shows of each kind, as the API server makes them."""
 
-from collections.abc import Callable
 from typing import Any
 
+from bayplan.local.other_columns import NONE, OTHERS, Cells, Columns, age, plain
 from bayplan.local.since import since
 from bayplan.local.store import Json
 
-Columns = tuple[tuple[str, str, int], ...]  # name, type, priority: above 0 only in wide output
-Cells = Callable[[Json, float], list[Any]]
-
-NONE = "<none>"
 _ROLE = "node-role.kubernetes.io/"
-
-
-def _plain(*names: str, wide: tuple[str, ...] = ()) -> Columns:
-    return (
-        *((name, "string", 0) for name in names),
-        *((name, "string", 1) for name in wide),
-    )
-
-
-def _age(value: Json, wall: float) -> str:
-    return since(value["metadata"].get("creationTimestamp"), wall)
 
 
 def _status(value: Json) -> Json:
@@ -40,7 +25,7 @@ def _pod(value: Json, wall: float) -> list[Any]:
         f"{ready}/{len(spec.get('containers') or ())}",
         _pod_state(value, told),
         str(restarts),
-        _age(value, wall),
+        age(value, wall),
         status.get("podIP") or NONE,
         spec.get("nodeName") or NONE,
         status.get("nominatedNodeName") or NONE,
@@ -66,7 +51,9 @@ def _pod_state(value: Json, told: list[Json]) -> str:
             signal = ended.get("signal")
             state = f"Signal:{signal}" if signal else f"ExitCode:{ended.get('exitCode', 0)}"
     if value["metadata"].get("deletionTimestamp"):
-        return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
+        if status.get("reason") == "NodeLost":
+            return "Unknown"
+        return state if status.get("phase") in ("Failed", "Succeeded") else "Terminating"
     return state
 
 
@@ -84,7 +71,7 @@ def _node(value: Json, wall: float) -> list[Any]:
         value["metadata"]["name"],
         ",".join(words),
         ",".join(sorted(roles)) or NONE,
-        _age(value, wall),
+        age(value, wall),
         info.get("kubeletVersion", ""),
         addresses.get("InternalIP", NONE),
         addresses.get("ExternalIP", NONE),
@@ -120,12 +107,12 @@ def _event(value: Json, wall: float) -> list[Any]:
 
 
 def _namespace(value: Json, wall: float) -> list[Any]:
-    return [value["metadata"]["name"], _status(value).get("phase", ""), _age(value, wall)]
+    return [value["metadata"]["name"], _status(value).get("phase", ""), age(value, wall)]
 
 
 def _lease(value: Json, wall: float) -> list[Any]:
     holder = (value.get("spec") or {}).get("holderIdentity") or ""
-    return [value["metadata"]["name"], holder, _age(value, wall)]
+    return [value["metadata"]["name"], holder, age(value, wall)]
 
 
 def _budget(value: Json, wall: float) -> list[Any]:
@@ -135,7 +122,7 @@ def _budget(value: Json, wall: float) -> list[Any]:
         str(spec.get("minAvailable", "N/A")),
         str(spec.get("maxUnavailable", "N/A")),
         _status(value).get("disruptionsAllowed", 0),
-        _age(value, wall),
+        age(value, wall),
     ]
 
 
@@ -144,19 +131,19 @@ def _priority_class(value: Json, wall: float) -> list[Any]:
         value["metadata"]["name"],
         value.get("value", 0),
         bool(value.get("globalDefault")),
-        _age(value, wall),
+        age(value, wall),
         value.get("preemptionPolicy", ""),
     ]
 
 
 def _config_map(value: Json, wall: float) -> list[Any]:
     count = len(value.get("data") or {}) + len(value.get("binaryData") or {})
-    return [value["metadata"]["name"], count, _age(value, wall)]
+    return [value["metadata"]["name"], count, age(value, wall)]
 
 
 COLUMNS: dict[str, tuple[Columns, Cells]] = {
     "Pod": (
-        _plain(
+        plain(
             "Name",
             "Ready",
             "Status",
@@ -167,7 +154,7 @@ COLUMNS: dict[str, tuple[Columns, Cells]] = {
         _pod,
     ),
     "Node": (
-        _plain(
+        plain(
             "Name",
             "Status",
             "Roles",
@@ -179,7 +166,7 @@ COLUMNS: dict[str, tuple[Columns, Cells]] = {
     ),
     "Event": (
         (
-            *_plain("Last Seen", "Type", "Reason", "Object", wide=("Subobject", "Source")),
+            *plain("Last Seen", "Type", "Reason", "Object", wide=("Subobject", "Source")),
             ("Message", "string", 0),
             ("First Seen", "string", 1),
             ("Count", "string", 1),
@@ -187,15 +174,25 @@ COLUMNS: dict[str, tuple[Columns, Cells]] = {
         ),
         _event,
     ),
-    "Namespace": (_plain("Name", "Status", "Age"), _namespace),
-    "Lease": (_plain("Name", "Holder", "Age"), _lease),
+    "Namespace": (plain("Name", "Status", "Age"), _namespace),
+    "Lease": (plain("Name", "Holder", "Age"), _lease),
     "PodDisruptionBudget": (
-        _plain("Name", "Min Available", "Max Unavailable", "Allowed Disruptions", "Age"),
+        (
+            *plain("Name", "Min Available", "Max Unavailable"),
+            ("Allowed Disruptions", "integer", 0),
+            ("Age", "string", 0),
+        ),
         _budget,
     ),
     "PriorityClass": (
-        _plain("Name", "Value", "Global-Default", "Age", "PreemptionPolicy"),
+        (
+            ("Name", "string", 0),
+            ("Value", "integer", 0),
+            ("Global-Default", "boolean", 0),
+            *plain("Age", "PreemptionPolicy"),
+        ),
         _priority_class,
     ),
-    "ConfigMap": (_plain("Name", "Data", "Age"), _config_map),
+    "ConfigMap": (plain("Name", "Data", "Age"), _config_map),
+    **OTHERS,
 }

@@ -1,7 +1,8 @@
 """What kube-controller-manager would do, as far as the embedded API needs it.
 
 A budget's status says how many of its pods may be disrupted, and evictions go by it. A namespace
-that is being deleted loses what is in it, and then goes.
+that is being deleted loses what is in it, and then goes. A claim or volume that is being deleted
+goes when nobody uses it.
 """
 
 import asyncio
@@ -9,11 +10,14 @@ import math
 from contextlib import suppress
 
 from bayplan.local.api import Api
-from bayplan.local.bindings import is_ready, protects
-from bayplan.local.kinds import BUDGET, NAMESPACE, POD, Kind
-from bayplan.local.objects import Deletion
+from bayplan.local.bindings import allowed, is_ready, protects
+from bayplan.local.defaults import PROTECTION
+from bayplan.local.kinds import BUDGET, CLAIM, NAMESPACE, POD, VOLUME, Kind
+from bayplan.local.objects import Deletion, Write
 from bayplan.local.problems import Problem
-from bayplan.local.store import Json, Stored
+from bayplan.local.store import Json, Key, Stored
+
+_WATCHED = (BUDGET, NAMESPACE, POD, CLAIM, VOLUME)
 
 
 class Controllers:
@@ -23,9 +27,7 @@ class Controllers:
 
     async def run(self) -> None:
         """Until cancelled."""
-        stops = [
-            self._store.listen(kind.store, self._changed.set) for kind in (BUDGET, NAMESPACE, POD)
-        ]
+        stops = [self._store.listen(kind.store, self._changed.set) for kind in _WATCHED]
         try:
             while True:
                 await self._changed.wait()
@@ -41,9 +43,39 @@ class Controllers:
             status = self._budget_status(stored.value)
             if status != stored.value.get("status"):
                 self._store.put(BUDGET.store, key, {**stored.copy(), "status": status})
+        for kind in (CLAIM, VOLUME):
+            for key, stored in self._store.items(kind.store):
+                self._release(kind, key, stored)
         for key, stored in self._store.items(NAMESPACE.store):
             if stored.value["metadata"].get("deletionTimestamp"):
                 self._empty(key[1], stored)
+
+    def _release(self, kind: Kind, key: Key, stored: Stored) -> None:
+        """Takes away what protects a claim or volume while it is in use."""
+        held = PROTECTION[kind.kind]
+        about = stored.value["metadata"]
+        if not about.get("deletionTimestamp") or held not in (about.get("finalizers") or ()):
+            return
+        if kind == VOLUME and (stored.value.get("status") or {}).get("phase") == "Bound":
+            return
+        if kind == CLAIM and self._is_mounted(key):
+            return
+
+        def let_go(value: Json) -> Json:
+            left = [name for name in value["metadata"]["finalizers"] if name != held]
+            value["metadata"]["finalizers"] = left
+            return value
+
+        self._api.objects.update(kind, key, let_go, Write())
+
+    def _is_mounted(self, claim: Key) -> bool:
+        for _, stored in self._store.items(POD.store, claim[0]):
+            if stored.value["status"].get("phase") in ("Succeeded", "Failed"):
+                continue
+            for volume in stored.value["spec"].get("volumes") or ():
+                if (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim[1]:
+                    return True
+        return False
 
     def _budget_status(self, budget: Json) -> Json:
         namespace = budget["metadata"]["namespace"]
@@ -60,10 +92,12 @@ class Controllers:
             desired = max(expected - _share(spec["maxUnavailable"], expected), 0)
         else:
             desired = _share(spec.get("minAvailable", 1), expected)
+        spare = max(healthy - desired, 0) if expected else 0
         return {
+            "conditions": allowed(budget, spare, self._api.objects.now()),
             "currentHealthy": healthy,
             "desiredHealthy": desired,
-            "disruptionsAllowed": max(healthy - desired, 0) if expected else 0,
+            "disruptionsAllowed": spare,
             "expectedPods": expected,
             "observedGeneration": budget["metadata"].get("generation", 1),
         }

@@ -19,12 +19,34 @@ VERSION: Json = {
     "compiler": "",
     "platform": "",
 }
+# What kubectl must know of the kinds that are not here, to ask for them and be told why.
+_ABSENT = {
+    ("apps", "v1"): (
+        ("deployments", "Deployment", "deploy"),
+        ("replicasets", "ReplicaSet", "rs"),
+        ("statefulsets", "StatefulSet", "sts"),
+        ("daemonsets", "DaemonSet", "ds"),
+    ),
+    ("batch", "v1"): (("jobs", "Job"), ("cronjobs", "CronJob", "cj")),
+    ("autoscaling", "v2"): (("horizontalpodautoscalers", "HorizontalPodAutoscaler", "hpa"),),
+    ("networking.k8s.io", "v1"): (
+        ("ingresses", "Ingress", "ing"),
+        ("networkpolicies", "NetworkPolicy", "netpol"),
+    ),
+    ("", "v1"): (("replicationcontrollers", "ReplicationController", "rc"),),
+}
+ABSENT = tuple(
+    Kind(group, version, plural, kind, short=tuple(short))
+    for (group, version), entries in _ABSENT.items()
+    for plural, kind, *short in entries
+)
 _SUB_KINDS = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction")}
 
 
 def answer(method: str, path: str, accept: str, kinds: Iterable[Kind]) -> Given:
     if method not in ("GET", "HEAD"):
         raise problems.bad_method()
+    kinds = [*kinds, *ABSENT]
     parts = [part for part in path.split("/") if part]
     match parts:
         case ["healthz" | "livez" | "readyz", *_]:
@@ -46,7 +68,7 @@ def answer(method: str, path: str, accept: str, kinds: Iterable[Kind]) -> Given:
             if found is not None:
                 return _given(found)
         case ["openapi", "v2"]:
-            raise problems.unsupported("the embedded API has no OpenAPI v2; ask for v3")
+            return 200, openapi.OLD, {}, openapi.OLD_TYPE
         case ["apis", group] if any(kind.group == group for kind in kinds):
             return _given({**_group(group, kinds), "apiVersion": "v1"})
         case ["apis", group, version] if any(

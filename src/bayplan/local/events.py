@@ -18,7 +18,7 @@ _NAMES = {  # v1: events.k8s.io/v1
 }
 _BACK = {new: old for old, new in _NAMES.items()}
 # What v1 prints although it is not set, and what the newer one does.
-_ALWAYS_V1: Json = {
+ALWAYS_V1: Json = {
     "source": {},
     "firstTimestamp": None,
     "lastTimestamp": None,
@@ -27,7 +27,7 @@ _ALWAYS_V1: Json = {
     "reportingInstance": "",
     "involvedObject": {},
 }
-_ALWAYS: Json = {
+ALWAYS: Json = {
     "deprecatedSource": {},
     "deprecatedFirstTimestamp": None,
     "deprecatedLastTimestamp": None,
@@ -40,7 +40,7 @@ def stored(kind: Kind, value: Json) -> Json:
     if kind != CORE_EVENT:
         value = {_BACK.get(key, key): part for key, part in value.items()}
     value["kind"], value["apiVersion"] = CORE_EVENT.kind, CORE_EVENT.api_version
-    return {**_ALWAYS_V1, **value}
+    return {**ALWAYS_V1, **value}
 
 
 def shown(kind: Kind, value: Json) -> Json:
@@ -51,7 +51,8 @@ def shown(kind: Kind, value: Json) -> Json:
     for field in ("reportingController", "reportingInstance"):
         if not renamed.get(field):
             renamed.pop(field, None)
-    return {**_ALWAYS, **renamed, "kind": kind.kind, "apiVersion": kind.api_version}
+    named = {"kind": kind.kind, "apiVersion": kind.api_version}
+    return {**named, **ALWAYS, **renamed, **named}
 
 
 def check(value: Json) -> list[Cause]:
@@ -59,7 +60,7 @@ def check(value: Json) -> list[Cause]:
     causes = []
     about, regarding = value["metadata"], value.get("involvedObject") or {}
     namespace = regarding.get("namespace", "")
-    if namespace and namespace != about.get("namespace"):
+    if (namespace or "default") != about.get("namespace"):
         causes.append(
             wrong("involvedObject.namespace", namespace, "does not match event.namespace")
         )

@@ -57,6 +57,10 @@ NAMESPACE = _core(
     "namespaces", "Namespace", "ns", namespaced=False, subresources=("finalize", "status")
 )
 CORE_EVENT = _core("events", "Event", "ev")
+CLAIM = _core("persistentvolumeclaims", "PersistentVolumeClaim", "pvc", subresources=("status",))
+VOLUME = _core(
+    "persistentvolumes", "PersistentVolume", "pv", namespaced=False, subresources=("status",)
+)
 EVENT = Kind("events.k8s.io", "v1", "events", "Event", short=("ev",))
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 BUDGET = Kind(
@@ -90,10 +94,8 @@ BUILT_IN = (
     _core("configmaps", "ConfigMap", "cm"),
     _core("endpoints", "Endpoints", "ep"),
     _core("limitranges", "LimitRange", "limits"),
-    _core("persistentvolumeclaims", "PersistentVolumeClaim", "pvc", subresources=("status",)),
-    _core(
-        "persistentvolumes", "PersistentVolume", "pv", namespaced=False, subresources=("status",)
-    ),
+    CLAIM,
+    VOLUME,
     _core("resourcequotas", "ResourceQuota", "quota", subresources=("status",)),
     _core("secrets", "Secret"),
     _core("serviceaccounts", "ServiceAccount", "sa"),

@@ -15,13 +15,14 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from bayplan.kube.client import LEASES, NODES, PODS, Client, Retry
 from bayplan.kube.read import Reader
 from bayplan.kube.reflector import Reflector, Watched
 from bayplan.kube.transport import MERGE_PATCH, STRATEGIC_PATCH, ApiError, TransportError
 from bayplan.local.metadata import timestamp
+from bayplan.local.statuses import Seen, SeenNode, ended, host, node_conditions, node_info, running
 
 Json = dict[str, Any]
 
@@ -30,36 +31,9 @@ PRETEND = "bayplan.dev/pretend"
 LEASE_SPACE = "kube-node-lease"
 LEASE_EVERY_S = 10.0  # the kubelet's
 WORKERS = 16
-VERSION = "v1.36.3"
 _AGAIN = Retry(tries=5, post=True)
 _NOT_READY = "node.kubernetes.io/not-ready"
 _encode = msgspec.json.Encoder().encode
-
-
-class Seen(Struct, rename="camel"):
-    """What a kubelet reads of a pod."""
-
-    metadata: Json
-    spec: Json
-    status: Json = {}
-
-    @property
-    def uid(self) -> str:
-        return str(self.metadata["uid"])
-
-    @property
-    def node(self) -> str:
-        return str(self.spec.get("nodeName") or "")
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status.get("phase") in ("Succeeded", "Failed")
-
-
-class SeenNode(Struct, rename="camel"):
-    metadata: Json
-    spec: Json = {}
-    status: Json = {}
 
 
 class Kubelets:
@@ -69,6 +43,7 @@ class Kubelets:
         self._client, self._clock, self._rng = client, client.clock, rng
         self._first = list(nodes)
         self._ours: dict[str, bool] = {}  # names: whether the node has a lease
+        self._added = 0  # nodes, of all time: each has an address of its own
         self._nodes: dict[str, SeenNode] = {}
         self._pods: dict[str, dict[str, Seen]] = {}  # by node and uid
         self._running: set[str] = set()  # uids whose start was written
@@ -102,12 +77,19 @@ class Kubelets:
     async def add(self, node: Json) -> None:
         """One more node joins the cluster."""
         name, now = node["metadata"]["name"], timestamp(self._clock.wall())
+        self._added += 1
+        high, low = divmod(self._added, 256)
+        address = f"172.16.{high}.{low}"
         self._ours[name] = False
         self._pods[name] = {}
         status = {
             **node["status"],
-            "conditions": _conditions(now, "True", "KubeletReady", "the pretend node is ready"),
-            "nodeInfo": _node_info(name),
+            "conditions": node_conditions(now, "True", "KubeletReady", "the pretend node is ready"),
+            "addresses": [
+                {"type": "InternalIP", "address": address},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": node_info(name),
         }
         with suppress(ApiError):  # it is there already
             body = _encode({**node, "status": status})
@@ -172,9 +154,11 @@ class Kubelets:
         """What the kubelet and the node controller would write together."""
         now = timestamp(self._clock.wall())
         if ready:
-            said = _conditions(now, "True", "KubeletReady", "the pretend node is ready")
+            said = node_conditions(now, "True", "KubeletReady", "the pretend node is ready")
         else:
-            said = _conditions(now, "False", "KubeletNotReady", "the pretend node was told to fail")
+            said = node_conditions(
+                now, "False", "KubeletNotReady", "the pretend node was told to fail"
+            )
         node = self._nodes.get(name)
         kept = (node.spec.get("taints") or ()) if node else ()
         taints = [taint for taint in kept if taint["key"] != _NOT_READY]
@@ -184,7 +168,7 @@ class Kubelets:
         await self._client.request(
             "PATCH",
             NODES.path(name=name, sub="status"),
-            body=_encode({"status": {"conditions": said}}),
+            body=_encode({"status": {"conditions": said[-1:]}}),  # only readiness changes
             content_type=STRATEGIC_PATCH,
             retry=_AGAIN,
         )
@@ -286,7 +270,7 @@ class Kubelets:
             await self._patch(pod, {"phase": "Failed", "reason": reason, "message": text})
             return
         now = timestamp(self._clock.wall())
-        await self._patch(pod, _running(pod, now, self._address()))
+        await self._patch(pod, {**running(pod, now, self._address()), **host(node)})
         self._running.add(pod.uid)
         seconds = _run_seconds(pod)
         if seconds is not None:
@@ -317,10 +301,10 @@ class Kubelets:
         return Counter({"pods": 1, **dict(read.row.requests)})
 
     async def _end(self, pod: Seen) -> None:
-        now = timestamp(self._clock.wall())
-        await self._patch(pod, _ended(pod, now))
-        self._running.discard(pod.uid)
         known = self._pods.get(pod.node, {}).get(pod.uid)
+        now = timestamp(self._clock.wall())
+        await self._patch(pod, ended(known or pod, now))
+        self._running.discard(pod.uid)
         if known is not None:
             known.status = {**known.status, "phase": "Succeeded"}
 
@@ -388,83 +372,3 @@ def _run_seconds(pod: Seen) -> float | None:
         seconds = float(text)  # type: ignore[arg-type]
         return seconds if 0 <= seconds < float("inf") else None
     return None
-
-
-def _conditions(now: str, ready: str, reason: str, text: str) -> list[Json]:
-    pressures = [
-        ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-    ]
-    said = [(sort, "False", why, words) for sort, why, words in pressures]
-    return [
-        {
-            "type": sort,
-            "status": status,
-            "reason": why,
-            "message": words,
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": now,
-        }
-        for sort, status, why, words in [*said, ("Ready", ready, reason, text)]
-    ]
-
-
-def _node_info(name: str) -> Json:
-    unknown = dict.fromkeys(("machineID", "systemUUID", "bootID"), name)
-    return {
-        **unknown,
-        "architecture": "amd64",
-        "operatingSystem": "linux",
-        "kernelVersion": "pretend",
-        "osImage": "pretend",
-        "containerRuntimeVersion": "pretend://1",
-        "kubeletVersion": VERSION,
-        "kubeProxyVersion": "",
-    }
-
-
-def _true(sort: str, now: str) -> Json:
-    return {"type": sort, "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
-
-
-def _containers(pod: Seen, state: Json, ready: bool) -> list[Json]:
-    return [
-        {
-            "name": container["name"],
-            "image": container.get("image", ""),
-            "imageID": "",
-            "containerID": f"pretend://{pod.uid}/{container['name']}",
-            "ready": ready,
-            "started": ready,
-            "restartCount": 0,
-            "lastState": {},
-            "state": state,
-        }
-        for container in pod.spec.get("containers") or ()
-    ]
-
-
-def _running(pod: Seen, now: str, address: str) -> Json:
-    sorts = ("Initialized", "Ready", "ContainersReady", "PodReadyToStartContainers")
-    return {
-        "phase": "Running",
-        "startTime": now,
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "conditions": [_true(sort, now) for sort in sorts],
-        "containerStatuses": _containers(pod, {"running": {"startedAt": now}}, ready=True),
-    }
-
-
-def _ended(pod: Seen, now: str) -> Json:
-    state = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
-    unready = [
-        {**_true(sort, now), "status": "False", "reason": "PodCompleted"}
-        for sort in ("Ready", "ContainersReady")
-    ]
-    return {
-        "phase": "Succeeded",
-        "conditions": [_true("Initialized", now), *unready],
-        "containerStatuses": _containers(pod, state, ready=False),
-    }

@@ -44,6 +44,11 @@ def timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def seconds(timestamp: str) -> float:
+    """The other way round."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
 def stamp_new(metadata: Json, wall: float, rng: random.Random) -> None:
     """What the API server gives a new object."""
     prefix = metadata.get("generateName")

@@ -11,12 +11,20 @@ from msgspec import Struct
 from bayplan.kube.clock import Clock
 from bayplan.kube.defaults import Classes, classes_of
 from bayplan.kube.read import Unreadable
-from bayplan.local import events, metadata, pods, problems, shapes
+from bayplan.local import (
+    checks,
+    defaults,
+    events,
+    forms,
+    metadata,
+    pods,
+    problems,
+    quantities,
+    shapes,
+)
 from bayplan.local.kinds import (
-    BUDGET,
     DEFINITION,
     NAMESPACE,
-    NODE,
     POD,
     PRIORITY_CLASS,
     RUNTIME_CLASS,
@@ -25,15 +33,42 @@ from bayplan.local.kinds import (
 from bayplan.local.problems import Cause, Problem
 from bayplan.local.store import Json, Key, Store, Stored, encode
 
-_MUST_NAME_REVISION = frozenset({"Lease", "PodDisruptionBudget"})  # in an update
-PRECONDITION = (
-    "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+_UNCHANGEABLE = (
+    "uid",
+    "creationTimestamp",
+    "name",
+    "namespace",
+    "generation",
+    "generateName",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "selfLink",
+    "managedFields",
 )
+_MUST_NAME_REVISION = frozenset({"Lease", "PodDisruptionBudget"})  # in an update
+_STALE_DELETE = {
+    "UID": (
+        "the UID in the precondition ({wanted}) does not match the UID in record ({found}). "
+        "The object might have been deleted and then recreated"
+    ),
+    "ResourceVersion": (
+        "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in "
+        "record ({found}). The object might have been modified"
+    ),
+}
 
 
 class Preconditions(Struct, frozen=True):
     uid: str = ""
     revision: str = ""
+
+
+class Write(Struct, frozen=True):
+    """How an object is changed."""
+
+    sub: str = ""  # the subresource
+    dry_run: bool = False
+    whole: bool = False  # by PUT: the writer has seen the object that it names
 
 
 class Deletion(Struct, frozen=True):
@@ -49,6 +84,7 @@ class Objects:
 
     def create(self, kind: Kind, value: Json, dry_run: bool = False) -> Stored:
         shapes.check(kind, value)
+        quantities.settle(kind.kind, value)
         about = value["metadata"]
         if about.get("resourceVersion"):
             raise Problem(500, "", "resourceVersion should not be set on objects to be created")
@@ -66,6 +102,8 @@ class Objects:
         key: Key = (about.get("namespace", ""), name)
         if self._store.get(kind.store, key) is not None:
             raise problems.exists(kind, name)
+        if kind == PRIORITY_CLASS and value.get("globalDefault"):
+            self._must_be_only_default(name)
         if dry_run:
             return Stored(value, encode(value), self._store.revision)
         return self._store.put(kind.store, key, value)
@@ -80,48 +118,19 @@ class Objects:
                 f"unable to create new content in namespace {namespace} because it is being "
                 "terminated"
             )
-            details = {"name": name, "kind": kind.plural}
-            details["causes"] = [
-                {
-                    "reason": "NamespaceTerminating",
-                    "message": f"namespace {namespace} is being terminated",
-                    "field": "metadata.namespace",
-                }
-            ]
-            text = f'{kind.resource} "{name}" is forbidden: {why}'
-            raise Problem(403, "Forbidden", text, details)
+            cause = {
+                "reason": "NamespaceTerminating",
+                "message": f"namespace {namespace} is being terminated",
+                "field": "metadata.namespace",
+            }
+            raise problems.not_allowed(kind, name, why, [cause])
 
     def _prepared(self, kind: Kind, value: Json) -> Json:
         if kind == POD:
-            return pods.new_pod(value, self._classes())
-        if kind == NODE:
-            status = value.setdefault("status", {})
-            if "capacity" in status:
-                status.setdefault("allocatable", status["capacity"])
-            return value
-        if kind == NAMESPACE:
-            value["spec"] = {"finalizers": ["kubernetes"]}
-            value["status"] = {"phase": "Active"}
-            labels = value["metadata"].setdefault("labels", {}) or {}
-            labels["kubernetes.io/metadata.name"] = value["metadata"].get("name", "")
-            value["metadata"]["labels"] = labels
-            return value
-        if kind == PRIORITY_CLASS:
-            value.setdefault("preemptionPolicy", "PreemptLowerPriority")
-        if kind.kind == "Event":
-            return events.stored(kind, value)
-        if "status" in kind.subresources and kind != DEFINITION:
-            value.pop("status", None)
-        if kind == BUDGET:
-            value["status"] = {
-                "currentHealthy": 0,
-                "desiredHealthy": 0,
-                "disruptionsAllowed": 0,
-                "expectedPods": 0,
-            }
-        if kind.custom or kind == BUDGET:
-            value["metadata"]["generation"] = 1
-        return value
+            made = pods.new_pod(value, self._classes(), self.now())
+        else:
+            made = defaults.created(kind, value, self.now())
+        return forms.settle(kind, made)
 
     def _classes(self) -> Classes:
         try:
@@ -133,48 +142,53 @@ class Objects:
         except Unreadable as error:
             raise Problem(500, "InternalError", str(error)) from None
 
+    def _must_be_only_default(self, name: str) -> None:
+        for other in self._store.values(PRIORITY_CLASS.store):
+            if other.get("globalDefault") and other["metadata"]["name"] != name:
+                why = (
+                    f"PriorityClass {other['metadata']['name']} is already marked as default. "
+                    "Only one default can exist"
+                )
+                raise problems.not_allowed(PRIORITY_CLASS, name, why)
+
     def _check_new(self, kind: Kind, value: Json) -> list[Cause]:
         if kind == POD:
             return pods.check_new(value)
         if kind.kind == "Event":
             return events.check(value)
-        return []
+        return checks.check_new(kind, value)
 
     # ---- update
 
-    def update(
-        self,
-        kind: Kind,
-        key: Key,
-        change: Callable[[Json], Json],
-        sub: str = "",
-        dry_run: bool = False,
-    ) -> Stored:
+    def update(self, kind: Kind, key: Key, change: Callable[[Json], Json], how: Write) -> Stored:
         """`change` makes the new object of a copy of the old one."""
         old = self._store.get(kind.store, key)
         if old is None:
             raise problems.not_found(kind, key[1])
         new = change(old.copy())
         shapes.check(kind, new)
-        about, was = new["metadata"], old.value["metadata"]
-        self._hold(kind, key, old, about)
+        quantities.settle(kind.kind, new)
+        if kind == POD and how.whole and not how.sub:
+            new = pods.refilled(new, old.value)
+        was = old.value["metadata"]
+        causes = self._hold(kind, key, was, new["metadata"], how)
         new["kind"], new["apiVersion"] = old.value["kind"], old.value["apiVersion"]
-        for field in ("uid", "creationTimestamp", "name", "namespace", "generation"):
-            _carry(about, was, field)
-        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
-            _carry(about, was, field)
-        about.pop("managedFields", None)
-        about["resourceVersion"] = was["resourceVersion"]
-        self._divide(kind, old.value, new, sub)
-        causes = metadata.check(kind, about) + self._check_update(kind, old.value, new, sub)
+        for field in _UNCHANGEABLE:
+            _carry(new["metadata"], was, field)
+        new["metadata"]["resourceVersion"] = was["resourceVersion"]
+        self._divide(kind, old.value, new, how.sub)
+        new = forms.settle(kind, defaults.filled(kind, new))
+        causes += metadata.check(kind, new["metadata"])
+        causes += self._check_update(kind, old.value, new, how.sub)
         if causes:
             raise problems.invalid(kind, key[1], causes)
         if new == old.value:
             return old  # nothing is written, and nobody hears of it
-        if dry_run:
+        if how.dry_run:
             return Stored(new, encode(new), old.revision)
-        if about.get("deletionTimestamp") and self._may_go(kind, new):
-            return self._store.remove(kind.store, key, new)
+        if was.get("deletionTimestamp") and self._may_go(kind, new):
+            gone = self._store.remove(kind.store, key, old.copy())  # with its last finalizer
+            return Stored(new, encode(new), gone.revision)
         return self._store.put(kind.store, key, new)
 
     def rewrite(
@@ -185,27 +199,25 @@ class Objects:
         if old is None:
             raise problems.not_found(kind, key[1])
         new = change(old.copy())
-        return old if dry_run else self._store.put(kind.store, key, new)
+        return old if dry_run or new == old.value else self._store.put(kind.store, key, new)
 
     def now(self) -> str:
         return metadata.timestamp(self._clock.wall())
 
-    def _hold(self, kind: Kind, key: Key, old: Stored, about: Json) -> None:
+    def _hold(self, kind: Kind, key: Key, was: Json, about: Json, how: Write) -> list[Cause]:
         """The object must be the one that the writer has seen, if it says which."""
-        was = old.value["metadata"]
         uid, revision = about.get("uid"), about.get("resourceVersion")
-        if uid and uid != was["uid"]:
-            why = PRECONDITION.format(what="UID", wanted=uid, found=was["uid"])
-            raise problems.conflict(kind, key[1], why)
+        if not revision and (kind.kind in _MUST_NAME_REVISION or kind.custom):
+            raise problems.no_revision(kind, key[1])
+        if uid and uid != was["uid"] and how.whole:
+            raise problems.stale(kind, key, "UID", uid, was["uid"])
+        if revision and not revision.isdigit():
+            text = f'strconv.ParseUint: parsing "{revision}": invalid syntax'
+            raise Problem(500, "", text)
         if revision and revision != was["resourceVersion"]:
             raise problems.modified(kind, key[1])
-        if not revision and (kind.kind in _MUST_NAME_REVISION or kind.custom):
-            cause = problems.Cause(
-                "Invalid",
-                "metadata.resourceVersion",
-                "Invalid value: 0: must be specified for an update",
-            )
-            raise problems.invalid(kind, key[1], [cause])
+        wrong_uid = uid and uid != was["uid"]
+        return [problems.wrong("metadata.uid", uid, "field is immutable")] if wrong_uid else []
 
     def _divide(self, kind: Kind, old: Json, new: Json, sub: str) -> None:
         """The status has a path of its own: each leaves the other alone."""
@@ -218,15 +230,22 @@ class Objects:
                     new[field] = old[field]
             for field in ("ownerReferences", "finalizers"):
                 _carry(new["metadata"], old["metadata"], field)
+            if kind == POD:
+                quality = (old.get("status") or {}).get("qosClass")
+                new["status"] = {"qosClass": quality, **(new.get("status") or {})}
             return
         if "status" in kind.subresources and kind != DEFINITION:
             _carry(new, old, "status")
         numbered = old["metadata"].get("generation")
+        if kind == PRIORITY_CLASS:
+            return  # counts from one, and never further
         if numbered and _spec(new) != _spec(old):
             new["metadata"]["generation"] = numbered + 1
 
     def _check_update(self, kind: Kind, old: Json, new: Json, sub: str) -> list[Cause]:
-        return pods.check_update(old, new) if kind == POD and not sub else []
+        if sub:
+            return []
+        return pods.check_update(old, new) if kind == POD else checks.check_update(kind, old, new)
 
     # ---- delete
 
@@ -241,27 +260,40 @@ class Objects:
             ("ResourceVersion", given.revision, was["resourceVersion"]),
         ):
             if wanted and wanted != found:
-                why = PRECONDITION.format(what=what, wanted=wanted, found=found)
-                raise problems.conflict(kind, key[1], why)
-        value = old.copy()
-        grace_s = pods.grace_s(value, options.grace_s) if kind == POD else 0
-        before_s = was.get("deletionGracePeriodSeconds")
-        if was.get("deletionTimestamp") and before_s is not None:
-            grace_s = min(grace_s, before_s)
+                why = _STALE_DELETE[what].format(wanted=wanted, found=found)
+                raise problems.conflict(kind, key[1], why, what=kind.kind)
+        value = self._marked(kind, old, options.grace_s)
+        if value == old.value:  # on its way already
+            if was.get("deletionTimestamp") and not self._may_go(kind, value):
+                return old
+        elif not dry_run:
+            value = self._store.put(kind.store, key, value).copy()
+        if dry_run or not self._may_go(kind, value):
+            return Stored(value, encode(value), self._store.revision)
+        return self._store.remove(kind.store, key, value)
+
+    def _marked(self, kind: Kind, old: Stored, asked_s: int | None) -> Json:
+        """The object as it is while it ends: pods have time, others only finalizers."""
+        value, wall = old.copy(), self._clock.wall()
         about = value["metadata"]
-        if not was.get("deletionTimestamp") or grace_s != before_s:
-            about["deletionTimestamp"] = metadata.timestamp(self._clock.wall() + grace_s)
-            about["deletionGracePeriodSeconds"] = grace_s
-            if about.get("generation") and not was.get("deletionTimestamp") and kind == POD:
-                about["generation"] += 1
+        before_s = about.get("deletionGracePeriodSeconds")
+        if about.get("deletionTimestamp"):
+            if before_s and asked_s is not None and max(asked_s, 0) < before_s:
+                begun = metadata.seconds(about["deletionTimestamp"]) - before_s
+                about["deletionTimestamp"] = metadata.timestamp(begun + asked_s)
+                about["deletionGracePeriodSeconds"] = asked_s
+            return value
+        if kind != POD and kind != NAMESPACE and not about.get("finalizers"):
+            return value
+        grace_s = pods.grace_s(value, asked_s) if kind == POD else 0
+        about["deletionTimestamp"] = metadata.timestamp(wall + grace_s)
         if kind == NAMESPACE:
             value["status"] = {**value.get("status", {}), "phase": "Terminating"}
-            about.pop("deletionGracePeriodSeconds", None)
-        if dry_run or value == old.value:
-            return Stored(value, encode(value), old.revision)
-        if grace_s == 0 and self._may_go(kind, value):
-            return self._store.remove(kind.store, key, value)
-        return self._store.put(kind.store, key, value)
+        else:
+            about["deletionGracePeriodSeconds"] = grace_s
+            if about.get("generation"):
+                about["generation"] += 1
+        return value
 
     def _may_go(self, kind: Kind, value: Json) -> bool:
         about = value["metadata"]

@@ -14,6 +14,10 @@ _PARAMETERS = [
     for name in ("dryRun", "fieldManager", "fieldValidation")
 ]
 _INFO = {"title": "Kubernetes", "version": "v1.36.3"}
+# Version 2, which kubectl asks for when version 3 does not know a kind, and takes in protobuf only:
+# a document that names itself and has nothing in it.
+OLD = b"\n\x032.0\x12\x15\n\nKubernetes\x12\x07v1.36.3"
+OLD_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def index(kinds: Iterable[Kind]) -> Json:

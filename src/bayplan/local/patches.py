@@ -34,7 +34,6 @@ _MERGE_KEYS = {
     ("status", "podIPs"): "ip",
     ("status", "resourceClaimStatuses"): "name",
     ("", "secrets"): "name",  # of a ServiceAccount
-    ("", "imagePullSecrets"): "name",
 }
 _RETAINED = "$retainKeys"
 _ORDER, _DELETED = "$setElementOrder/", "$deleteFromPrimitiveList/"
@@ -71,6 +70,7 @@ def strategic(target: Any, patch: Any, within: str = "") -> Any:
     if directive not in (None, "merge"):
         raise BadPatch(f"Unknown patch type: {directive}")
     result = dict(target) if isinstance(target, dict) else {}
+    before = dict(result)
     kept = rest.pop(_RETAINED, None)
     if isinstance(kept, list):
         result = {key: value for key, value in result.items() if key in kept}
@@ -89,7 +89,8 @@ def strategic(target: Any, patch: Any, within: str = "") -> Any:
             result[key] = strategic(result.get(key), value, key)
     for name, order in orders.items():
         if isinstance(result.get(name), list):
-            result[name] = _ordered(result[name], order, _merge_key(within, name))
+            old = _list(before.get(name) or [], name)
+            result[name] = _ordered(result[name], order, old, _merge_key(within, name))
     return result
 
 
@@ -104,8 +105,10 @@ def _merge_list(target: Any, patch: list[Any], within: str, name: str) -> list[A
     current = list(target) if isinstance(target, list) else []
     if key is None:
         return [strategic(None, entry, name) for entry in patch]
+    old = list(current)
     if not key:
-        return current + [entry for entry in patch if entry not in current]
+        current += [entry for entry in patch if entry not in current]
+        return _ordered(current, patch, old, key)
     if any(isinstance(entry, dict) and entry.get(_PATCH) == "replace" for entry in patch):
         return [entry for entry in patch if entry.get(_PATCH) != "replace"]
     for entry in patch:
@@ -119,27 +122,25 @@ def _merge_list(target: Any, patch: list[Any], within: str, name: str) -> list[A
             current.append(strategic(None, entry, name))
         else:
             current[at] = strategic(current[at], entry, name)
-    return current
+    return _ordered(current, patch, old, key)
 
 
-def _ordered(entries: list[Any], order: list[Any], key: str | None) -> list[Any]:
-    """Those that the patch names in its order; the others stay behind whom they followed."""
+def _ordered(entries: list[Any], order: list[Any], old: list[Any], key: str | None) -> list[Any]:
+    """Those that the patch names in its order; the others where they stood, relative to `old`."""
 
     def name(entry: Any) -> Any:
         return entry.get(key) if key and isinstance(entry, dict) else entry
 
-    named = [name(entry) for entry in order] if key else list(order)
-    groups: dict[int, list[Any]] = {-1: []}
-    last = -1
-    for entry in entries:
-        at = named.index(name(entry)) if name(entry) in named else None
-        last = last if at is None else at
-        groups.setdefault(last, [])
-        if at is None:
-            groups[last].append(entry)
-        else:
-            groups[at].insert(0, entry)
-    return [entry for at in sorted(groups) for entry in groups[at]]
+    named, places = [name(entry) for entry in order], [name(entry) for entry in old]
+    first = [entry for entry in entries if name(entry) in named]
+    first.sort(key=lambda entry: named.index(name(entry)))
+    others = [entry for entry in entries if name(entry) not in named]
+    result = []
+    while first and others:
+        left, right = name(others[0]), name(first[0])
+        before = left in places and right in places and places.index(left) < places.index(right)
+        result.append((others if before else first).pop(0))
+    return [*result, *others, *first]
 
 
 def _list(value: Any, key: str) -> list[Any]:

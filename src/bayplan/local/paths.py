@@ -41,6 +41,8 @@ def target(path: str, kinds: Kinds) -> Target | None:
             raise problems.unsupported(
                 f"the embedded API has no {plural}: no controller would act on them; create pods"
             )
+        if not any((group, version) == known[:2] for known in kinds):
+            raise problems.no_group()
         raise problems.no_path()
     if more or (namespace and not kind.namespaced) or (name and kind.namespaced and not namespace):
         raise problems.no_path()

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bayplan.core.model.quantity import BadQuantity, parse_json
-from bayplan.kube.defaults import Classes, default_pod
+from bayplan.core.model.quantity import NANO, parse_json
+from bayplan.kube.defaults import SYSTEM_PRIORITIES, Classes, default_pod
 from bayplan.kube.read import Unreadable
-from bayplan.local.problems import Cause, Problem, forbidden, required, wrong
+from bayplan.local.kinds import POD
+from bayplan.local.problems import Cause, Problem, forbidden, not_allowed, required, wrong
 from bayplan.local.store import Json, encode
 
 _CONTAINERS = ("initContainers", "containers")
@@ -27,39 +28,98 @@ _CHANGEABLE = (
 )
 
 
-def new_pod(value: Json, classes: Classes) -> Json:
+def new_pod(value: Json, classes: Classes, now: str) -> Json:
     """As it would be stored, before it is checked."""
+    given = value.get("spec") or {}
+    value["spec"] = {**given, "tolerations": _with_unready(given.get("tolerations") or [])}
     try:
         pod = default_pod(value, classes)
     except Unreadable as error:
-        name = value.get("metadata", {}).get("name", "")
-        if error.field in ("spec.priorityClassName", "spec.runtimeClassName"):
-            what = "PriorityClass" if "priority" in error.field else "RuntimeClass"
-            named = value["spec"][error.field.removeprefix("spec.")]
-            raise Problem(
-                403,
-                "Forbidden",
-                f'pods "{name}" is forbidden: no {what} with name {named} was found',
-                {"name": name, "kind": "pods"},
-            ) from None
-        raise Problem(400, "BadRequest", str(error)) from None
+        raise _refused(value, error, classes) from None
+    _must_have_runtime(pod, classes)
     _fill(pod["spec"])
     pod["metadata"]["generation"] = 1
-    conditions = [_gated()] if pod["spec"].get("schedulingGates") else []
+    conditions = [_gated(now)] if pod["spec"].get("schedulingGates") else []
     pod["status"] = {"phase": "Pending", "qosClass": quality(pod["spec"])}
     if conditions:
         pod["status"]["conditions"] = conditions
     return pod
 
 
-def _gated() -> Json:
+def refilled(pod: Json, old: Json) -> Json:
+    """A pod that is put: what it leaves out is filled in again, or stays."""
+    spec, was = dict(pod.get("spec") or {}), old["spec"]
+    spec["tolerations"] = _with_unready(spec.get("tolerations") or [])
+    for field in ("priority", "preemptionPolicy", "priorityClassName"):
+        if spec.get(field) is None and field in was:
+            spec[field] = was[field]
+    try:
+        filled = default_pod({**pod, "spec": spec})
+    except Unreadable as error:
+        raise Problem(400, "BadRequest", str(error)) from None
+    _fill(filled["spec"])
+    return filled
+
+
+def _refused(pod: Json, error: Unreadable, classes: Classes) -> Problem:
+    """What the admission of priorities and runtime classes says."""
+    spec, field = pod["spec"], error.field
+    why = ""
+    if field == "spec.priorityClassName":
+        why = f"no PriorityClass with name {spec['priorityClassName']} was found"
+    elif field == "spec.runtimeClassName":
+        why = f'pod rejected: RuntimeClass "{spec["runtimeClassName"]}" not found'
+    elif field == "spec.overhead" and spec.get("runtimeClassName"):
+        why = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
+    elif field.startswith("spec.nodeSelector["):
+        key = field.removeprefix("spec.nodeSelector[").removesuffix("]")
+        scheduling = classes.runtime[spec["runtimeClassName"]].scheduling
+        wanted = ((scheduling and scheduling.node_selector) or {}).get(key)
+        why = (
+            f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; "
+            f"pod.spec.nodeSelector[{key}] = {spec['nodeSelector'][key]}"
+        )
+    elif field == "spec.priority":
+        why = (
+            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
+            f"priority admission controller computed {computed_priority(spec, classes)} from the "
+            "given PriorityClass name"
+        )
+    if not why:
+        return Problem(400, "BadRequest", str(error))
+    return _forbidden(pod, why)
+
+
+def computed_priority(spec: Json, classes: Classes) -> int:
+    """What the class says that the pod names, or the one for all that name none."""
+    name = spec.get("priorityClassName")
+    if name:
+        found = classes.priority.get(name) or SYSTEM_PRIORITIES.get(name)
+        return (found and found.value) or 0
+    values = [c.value or 0 for c in classes.priority.values() if c.global_default]
+    return min(values, default=0)
+
+
+def _must_have_runtime(pod: Json, classes: Classes) -> None:
+    spec = pod["spec"]
+    found = classes.runtime.get(spec.get("runtimeClassName") or "")
+    if spec.get("overhead") and (found is None or found.overhead is None):
+        text = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+        raise _forbidden(pod, text)
+
+
+def _forbidden(pod: Json, why: str) -> Problem:
+    return not_allowed(POD, pod["metadata"].get("name") or "", why)
+
+
+def _gated(now: str) -> Json:
     return {
         "type": "PodScheduled",
         "status": "False",
         "reason": "SchedulingGated",
         "message": "Scheduling is blocked due to non-empty scheduling gates",
         "lastProbeTime": None,
-        "lastTransitionTime": None,
+        "lastTransitionTime": now,
     }
 
 
@@ -77,17 +137,17 @@ def _fill(spec: Json) -> None:
         container.setdefault("terminationMessagePath", "/dev/termination-log")
         container.setdefault("terminationMessagePolicy", "File")
         container.setdefault("resources", {})
-    tolerations = spec.setdefault("tolerations", [])
-    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
-        if not any(_tolerates(toleration, key) for toleration in tolerations):
-            tolerations.append(
-                {
-                    "key": key,
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": _UNREADY_S,
-                }
-            )
+
+
+def _with_unready(tolerations: list[Json]) -> list[Json]:
+    """A pod stays for a while on a node that is not ready or cannot be reached."""
+    missing = [
+        key
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+        if not any(_tolerates(toleration, key) for toleration in tolerations)
+    ]
+    waiting = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _UNREADY_S}
+    return [*tolerations, *({"key": key, **waiting} for key in missing)]
 
 
 def _tolerates(toleration: Json, key: str) -> bool:
@@ -153,30 +213,46 @@ def check_new(pod: Json) -> list[Cause]:
 
 def _check_resources(path: str, resources: Json) -> list[Cause]:
     causes = []
-    limits = resources.get("limits") or {}
-    for name, amount in (resources.get("requests") or {}).items():
-        try:
-            asked, limit = parse_json(encode(amount)), parse_json(encode(limits.get(name, "0")))
-        except BadQuantity:
-            continue  # said when the pod was defaulted
-        if asked < 0:
-            text = "must be greater than or equal to 0"
-            causes.append(wrong(f"{path}.requests[{name}]", str(amount), text))
-        if name in limits and asked > limit:
-            text = f"must be less than or equal to {name} limit of {limits[name]}"
-            causes.append(wrong(f"{path}.requests", str(amount), text))
-        is_extended = "/" in name and "kubernetes.io/" not in name
-        if is_extended and (name not in limits or asked != limit):
-            if name not in limits:
-                causes.append(
-                    required(f"{path}.limits", "Limit must be set for non overcommitable resources")
-                )
-            else:
-                text = f"must be equal to {name} limit of {limits[name]}"
-                causes.append(wrong(f"{path}.requests", str(amount), text))
-        if is_extended and asked % 10**9:
-            causes.append(wrong(f"{path}.requests[{name}]", str(amount), "must be an integer"))
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for field, amounts in (("limits", limits), ("requests", requests)):
+        for name, amount in amounts.items():
+            causes += _check_amount(f"{path}.{field}[{name}]", name, amount)
+            if field == "requests":
+                causes += _check_limit(path, name, amount, limits.get(name))
     return causes
+
+
+def _check_amount(path: str, name: str, amount: Any) -> list[Cause]:
+    nano = _nano(amount)
+    if nano < 0:
+        return [wrong(path, str(amount), "must be greater than or equal to 0")]
+    if _is_extended(name) and nano % NANO:
+        return [wrong(path, str(amount), "must be an integer")]
+    return []
+
+
+def _check_limit(path: str, name: str, amount: Any, limit: Any) -> list[Cause]:
+    if limit is None:
+        if not _is_extended(name):
+            return []
+        return [required(f"{path}.limits", "Limit must be set for non overcommitable resources")]
+    asked, most = _nano(amount), _nano(limit)
+    if _is_extended(name) and asked != most:
+        rule = "must be equal to"
+    elif asked > most:
+        rule = "must be less than or equal to"
+    else:
+        return []
+    return [wrong(f"{path}.requests", str(amount), f"{rule} {name} limit of {limit}")]
+
+
+def _is_extended(name: str) -> bool:
+    return "/" in name and "kubernetes.io/" not in name
+
+
+def _nano(amount: Any) -> int:
+    """What cannot be read was refused when the pod was defaulted."""
+    return parse_json(encode(amount))
 
 
 def check_update(old: Json, new: Json) -> list[Cause]:
@@ -190,12 +266,10 @@ def check_update(old: Json, new: Json) -> list[Cause]:
         after.pop(field, None)
     causes = []
     old_gates = [gate["name"] for gate in old["spec"].get("schedulingGates") or ()]
-    added = [
-        g["name"] for g in new["spec"].get("schedulingGates") or () if g["name"] not in old_gates
-    ]
-    if added:
-        text = f"only deletion is allowed, but found new scheduling gate '{added[0]}'"
-        causes.append(forbidden("spec.schedulingGates", text))
+    for i, gate in enumerate(new["spec"].get("schedulingGates") or ()):
+        if gate["name"] not in old_gates:
+            text = f"only deletion is allowed, but found new scheduling gate '{gate['name']}'"
+            causes.append(forbidden(f"spec.schedulingGates[{i}].name", text))
     if before != after:
         field, _, text = _MAY_CHANGE.partition(": Forbidden: ")
         causes.append(forbidden(field, text))

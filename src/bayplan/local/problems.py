@@ -1,10 +1,10 @@
 """What the API server answers when it will not do what was asked: a Status."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bayplan.local.kinds import Kind
-from bayplan.local.store import Json, encode
+from bayplan.local.store import Json, Key, encode
 
 INVALID_REASONS = {  # what a cause is called
     "Required": "FieldValueRequired",
@@ -26,23 +26,25 @@ class Problem(Exception):
         message: str,
         details: Mapping[str, Any] | None = None,
         retry_after: int = 0,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.details, self.retry_after = details, retry_after
+        self.metadata = metadata or {}
 
     @property
     def status(self) -> Json:
         found: Json = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": dict(self.metadata),
             "status": "Failure",
             "message": self.message,
         }
         if self.reason:
             found["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             found["details"] = dict(self.details)
         return {**found, "code": self.code}
 
@@ -66,20 +68,50 @@ def no_path() -> Problem:
     return Problem(404, "NotFound", "the server could not find the requested resource", {})
 
 
+class NoGroup(Problem):
+    """The one refusal that is no Status."""
+
+    @property
+    def body(self) -> bytes:
+        return b"404 page not found\n"
+
+
+def no_group() -> Problem:
+    """The server has nothing of this group and version."""
+    return NoGroup(404, "NotFound", "404 page not found")
+
+
 def exists(kind: Kind, name: str) -> Problem:
     text = f'{kind.resource} "{name}" already exists'
     return Problem(409, "AlreadyExists", text, _details(kind, name))
 
 
-def conflict(kind: Kind, name: str, why: str, sub: str = "") -> Problem:
-    resource = (
-        kind.resource.replace(kind.plural, f"{kind.plural}/{sub}", 1) if sub else kind.resource
-    )
+def not_allowed(
+    kind: Kind, name: str, why: str, causes: Sequence[Mapping[str, str]] = ()
+) -> Problem:
+    text = f'{kind.resource} "{name}" is forbidden: {why}'
+    more = {"causes": list(causes)} if causes else {}
+    return Problem(403, "Forbidden", text, _details(kind, name, **more))
+
+
+def conflict(kind: Kind, name: str, why: str, sub: str = "", what: str = "") -> Problem:
+    """`what` is what the message calls the resource, where it is not its plural."""
+    called = what or (f"{kind.plural}/{sub}" if sub else kind.plural)
+    resource = f"{called}.{kind.group}" if kind.group else called
     text = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    details = _details(kind, name)
-    if sub:
-        details["kind"] = f"{kind.plural}/{sub}"
-    return Problem(409, "Conflict", text, details)
+    return Problem(409, "Conflict", text, {**_details(kind, name), "kind": called})
+
+
+def stale(kind: Kind, key: Key, what: str, wanted: str, found: str) -> Problem:
+    """A write names an object that is not the one that is there."""
+    stored = "minions" if kind.kind == "Node" else kind.resource if kind.custom else kind.plural
+    path = "/".join(filter(None, ("/registry", stored, *key)))
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, "
+        f"AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in "
+        f"object meta: {found}"
+    )
+    return conflict(kind, key[1], why)
 
 
 def modified(kind: Kind, name: str) -> Problem:
@@ -88,6 +120,19 @@ def modified(kind: Kind, name: str) -> Problem:
         "again"
     )
     return conflict(kind, name, why)
+
+
+def no_revision(kind: Kind, name: str) -> Problem:
+    """An update must say what it has seen."""
+    cause = Cause(
+        "Invalid",
+        "metadata.resourceVersion",
+        "Invalid value: 0: must be specified for an update",
+    )
+    problem = invalid(kind, name, [cause])
+    text = f'{kind.resource} "{name}" is invalid: {cause}'
+    details = {**(problem.details or {}), "kind": kind.plural}
+    return Problem(problem.code, problem.reason, text, details)
 
 
 def bad_request(text: str) -> Problem:
@@ -141,13 +186,23 @@ def forbidden(field: str, text: str) -> Cause:
 
 def invalid(kind: Kind, name: str, causes: list[Cause]) -> Problem:
     """422, with every cause."""
+    group = "" if kind.kind == "Event" else kind.group  # events are checked as v1 has them
+    return _invalid(kind.kind, group, name, causes)
+
+
+def invalid_options(causes: list[Cause]) -> Problem:
+    """Of a list or a watch."""
+    return _invalid("ListOptions", "meta.k8s.io", "", causes)
+
+
+def _invalid(kind: str, group: str, name: str, causes: list[Cause]) -> Problem:
     words = ", ".join(map(str, causes))
     listed = f"[{words}]" if len(causes) > 1 else words
-    qualified = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
+    qualified = f"{kind}.{group}" if group else kind
     details = {
         **({"name": name} if name else {}),
-        **({"group": kind.group} if kind.group else {}),
-        "kind": kind.kind,
+        **({"group": group} if group else {}),
+        "kind": kind,
         "causes": [
             {"reason": INVALID_REASONS[cause.sort], "message": cause.text, "field": cause.field}
             for cause in causes

@@ -102,7 +102,7 @@ def _field_terms(kind: Kind, text: str) -> tuple[FieldTerm, ...]:
     for part in filter(None, text.split(",")):
         found = re.fullmatch(r"([^=!]+)(==|=|!=)(.*)", part)
         if found is None:
-            raise bad_request(f"invalid field selector: {part!r}; can't understand {text!r}")
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         name, op, value = found[1], found[2], found[3].replace("\\,", ",").replace("\\=", "=")
         terms.append(FieldTerm(_field_path(kind, name), op != "!=", value))
     return tuple(terms)

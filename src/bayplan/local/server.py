@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from bayplan.kube.clock import Clock
-from bayplan.local.api import LARGEST_BODY, Answer, Api, Request, refusal
+from bayplan.local import protobuf, reviews
+from bayplan.local.api import JSON, LARGEST_BODY, Answer, Api, Request, refusal
 from bayplan.local.faults import Broken, Faults
 from bayplan.local.problems import Problem
+from bayplan.local.store import encode
 
 HOST = "127.0.0.1"
 
@@ -32,21 +34,15 @@ class Server:
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         try:
-            request = Request(
-                http.method,
-                http.path,
-                dict(http.query),
-                await http.read(),
-                http.headers.get("Content-Type", ""),
-                http.headers.get("Accept", ""),
-            )
-        except web.HTTPRequestEntityTooLarge:
-            text = f"Request entity too large: limit is {LARGEST_BODY}"
-            return _answered(refusal(Problem(413, "RequestEntityTooLarge", text)))
-        try:
+            request = await _read(http)
+            review = reviews.reviewed(request.method, request.path, request.body)
+            if review is not None:
+                return _answered(Answer(201, review))
             if self._api.is_watch(request):
                 return await self._watch(http, request)
             return _answered(await self._faults.answer(request, self._api, self._clock))
+        except Problem as problem:
+            return _answered(refusal(problem))
         except Broken:
             _hang_up(http)
             raise
@@ -66,12 +62,26 @@ class Server:
         try:
             async for some in lines:
                 await response.write(b"".join(some))
+            await response.write_eof()
         except ConnectionResetError:
             return response
         finally:
             await lines.aclose()
-        await response.write_eof()
         return response
+
+
+async def _read(http: web.Request) -> Request:
+    """The request, in JSON whatever it came in."""
+    try:
+        body = await http.read()
+    except web.HTTPRequestEntityTooLarge:
+        text = f"Request entity too large: limit is {LARGEST_BODY}"
+        raise Problem(413, "RequestEntityTooLarge", text) from None
+    sort = http.headers.get("Content-Type", "")
+    if sort.startswith(protobuf.MEDIA_TYPE):
+        body, sort = encode(protobuf.decoded(body)), JSON
+    accept = http.headers.get("Accept", "")
+    return Request(http.method, http.path, dict(http.query), body, sort, accept)
 
 
 def _answered(answer: Answer) -> web.Response:

@@ -6,7 +6,8 @@ from datetime import datetime
 def since(time: str | None, wall: float) -> str:
     if not time:
         return "<unknown>"
-    return duration(max(int(wall - datetime.fromisoformat(time).timestamp()), 0))
+    seconds = int(wall - datetime.fromisoformat(time).timestamp())
+    return duration(max(seconds, 0)) if seconds >= -1 else "<invalid>"  # a time to come
 
 
 def duration(seconds: int) -> str:

@@ -135,6 +135,8 @@ class Store:
 
     def _next(self, value: Json) -> Stored:
         self.revision += 1
+        if next(iter(value)) != "kind":  # what it is comes first: lists leave it out (`pages`)
+            value = {"kind": value["kind"], "apiVersion": value["apiVersion"], **value}
         value["metadata"]["resourceVersion"] = str(self.revision)
         return Stored(value, encode(value), self.revision)
 

@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bayplan.local.columns import COLUMNS, Cells, Columns
+from bayplan.local.columns import COLUMNS
 from bayplan.local.kinds import Column, Kind
+from bayplan.local.other_columns import Cells, Columns
 from bayplan.local.since import since
 from bayplan.local.store import Json, Stored
 

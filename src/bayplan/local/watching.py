@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from bayplan.kube.clock import Clock
+from bayplan.local import forms
 from bayplan.local.kinds import Kind
 from bayplan.local.problems import Problem, expired
 from bayplan.local.selecting import Chosen
@@ -22,25 +23,29 @@ class Watch:
         self._store, self._kind, self._what, self._render = store, kind, what, render
         self._log = store.log(kind.store)
         self._at = self._log.end
+        self._after = 0  # a revision that may lie ahead: what comes until then is not told
         self._arrived = asyncio.Event()
         self.bookmarks = False
         self.deadline_s = LONGEST_S
 
-    def begin(self, since: str, initial: bool) -> list[bytes]:
-        """The first lines: what there is, for a watch that does not go on from a revision."""
-        if since in ("", "0") or initial:
+    def begin(self, since: str, initial: bool | None) -> list[bytes]:
+        """The first lines: what there is, for a watch that does not go on from a revision.
+
+        `initial` is what the watcher says about that; None: nothing.
+        """
+        if initial or (initial is None and since in ("", "0")):
             items = self._store.items(self._kind.store, self._what.namespace)
             lines = [self._line("ADDED", stored) for _, stored in items if self._what.has(stored)]
-            if initial:
+            if initial and self.bookmarks:
                 lines.append(self.bookmark(_INITIAL_END))
             return lines
+        if since in ("", "0"):
+            return []
         revision = int(since)
-        if revision > self._store.revision:
-            return [_error(_too_large(revision, self._store.revision))]
         at = self._log.after(revision)
         if at is None:
             return [_error(too_old(revision, self._log.since))]
-        self._at = at
+        self._at, self._after = at, revision
         return []
 
     def take(self) -> list[bytes]:
@@ -51,19 +56,20 @@ class Watch:
         self._at = self._log.end
         lines = []
         for change in changes:
-            line = self._of(change)
+            line = self._of(change) if change.revision > self._after else None
             if line is not None:
                 lines.append(line)
         return lines
 
     def bookmark(self, annotations: Json | None = None) -> bytes:
-        metadata: Json = {"resourceVersion": str(self._store.revision), "creationTimestamp": None}
+        metadata: Json = {"resourceVersion": str(self._store.revision)}
         if annotations:
             metadata["annotations"] = annotations
         value = {
             "kind": self._kind.kind,
             "apiVersion": self._kind.api_version,
             "metadata": metadata,
+            **forms.blank(self._kind),
         }
         return b'{"type":"BOOKMARK","object":' + encode(value) + b"}\n"
 
@@ -117,11 +123,11 @@ def too_old(revision: int, oldest: int) -> Problem:
     return expired(f"too old resource version: {revision} ({oldest})")
 
 
-def _too_large(revision: int, current: int) -> Problem:
+def too_large(revision: int, current: int) -> Problem:
     return Problem(
         504,
         "Timeout",
-        f"Too large resource version: {revision}, current: {current}",
+        f"Timeout: Too large resource version: {revision}, current: {current}",
         {
             "causes": [
                 {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}

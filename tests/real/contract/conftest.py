@@ -1,6 +1,7 @@
 """Both back ends, each with a new namespace of the same kind."""
 
 import uuid
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -15,10 +16,17 @@ class Both(NamedTuple):
     embedded: Server
 
 
+@pytest.fixture(scope="session")
+def bare_embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPlane]:
+    """Without controllers, as the real one is."""
+    with EmbeddedPlane(tmp_path_factory.mktemp("embedded"), controllers=False) as plane:
+        yield plane
+
+
 @pytest.fixture
-def both(control_plane: ControlPlane, embedded: EmbeddedPlane) -> Both:
+def both(control_plane: ControlPlane, bare_embedded: EmbeddedPlane) -> Both:
     name = f"test-{uuid.uuid4().hex[:8]}"
-    for plane in (control_plane, embedded):
+    for plane in (control_plane, bare_embedded):
         plane.wipe()
         plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    return Both(Server(control_plane, name), Server(embedded, name))
+    return Both(Server(control_plane, name), Server(bare_embedded, name))

@@ -26,7 +26,10 @@ JSON_PATCH = "application/json-patch+json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-_DROPPED = ("managedFields", "resourceVersion", "selfLink", "description", "remainingItemCount")
+_AGE = re.compile(r"^\d+s$")  # of a table
+_REVISION = re.compile(r"(?<=in record \()\d+(?=\))")  # of a message
+_DROPPED = ("managedFields", "resourceVersion", "selfLink")
+_REMEMBERED = ("resourceVersion", "uid", "continue")
 
 
 class Answer(NamedTuple):
@@ -49,6 +52,7 @@ class Server:
         token = user["user"].get("token")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.plane, self.namespace = plane, namespace
+        self._known: dict[str, str] = {}
 
     def ask(
         self,
@@ -58,13 +62,19 @@ class Server:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Answer:
-        """`{ns}` in the path and in the body is the namespace of the test."""
+        """`{ns}` in the path and in the body is the namespace of the test; `{resourceVersion}`,
+        `{uid}` and `{continue}` are those of the last object or list that was answered.
+        """
         with self._sent(method, path, body, content_type, accept) as answer:
             said = answer.read()
         try:
-            return Answer(answer.status, self.plain(json.loads(said)))
+            value = json.loads(said)
         except ValueError:
             return Answer(answer.status, said.decode())
+        if isinstance(value.get("metadata"), dict):
+            known = {name: value["metadata"].get(name) for name in _REMEMBERED}
+            self._known |= {name: text for name, text in known.items() if text}
+        return Answer(answer.status, self.plain(value))
 
     def raw(self, method: str, path: str, body: Any = None) -> Any:
         """The body as it is, for what a test needs to go on."""
@@ -74,38 +84,59 @@ class Server:
     def revision(self, path: str) -> str:
         return str(self.raw("GET", path)["metadata"]["resourceVersion"])
 
-    def watch(self, path: str, last: str) -> list[Any]:
-        """The events of a watch, until one about an object of this name."""
+    def watch(self, path: str, last: str | None) -> list[Any]:
+        """The events of a watch, until one about an object of this name, or with a bookmark."""
         with self._sent("GET", path, None, "", "application/json") as answer:
             events: list[Any] = []
             while line := answer.readline():
                 event = json.loads(line)
-                if event["object"].get("metadata", {}).get("name") == last:
+                if last and event["object"].get("metadata", {}).get("name") == self._filled(last):
                     return events
                 events.append(self.plain(event))
+                if last is None and event["type"] == "BOOKMARK":
+                    return events
             raise AssertionError(f"the watch ended after {events}")
+
+    def told(self, path: str) -> list[Any]:
+        """Every event of a watch until its time is over."""
+        with self._sent("GET", path, None, "", "application/json") as answer:
+            return [self.plain(json.loads(line)) for line in answer.read().splitlines()]
 
     def plain(self, value: Any) -> Any:
         """Without what differs from run to run."""
         if isinstance(value, dict):
-            return {k: self.plain(v) for k, v in value.items() if k not in _DROPPED}
+            kept = {k: self.plain(v) for k, v in value.items() if k not in _DROPPED}
+            if "cells" in kept:
+                kept["cells"] = [
+                    _AGE.sub("AGE", c) if isinstance(c, str) else c for c in kept["cells"]
+                ]
+            for column in kept.get("columnDefinitions", ()):
+                column.pop("description")  # a page of documentation each; kubectl does not show it
+            if kept.get("continue"):
+                kept["continue"] = "TOKEN"
+            return kept
         if isinstance(value, list):
             return [self.plain(entry) for entry in value]
         if isinstance(value, str):
             value = value.replace(self.namespace, "NAMESPACE")
-            return _TIME.sub("TIME", _UUID.sub("UID", value))
+            return _REVISION.sub("REVISION", _TIME.sub("TIME", _UUID.sub("UID", value)))
         return value
+
+    def _filled(self, text: str) -> str:
+        for name, value in {"ns": self.namespace, **self._known}.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
 
     @contextmanager
     def _sent(
         self, method: str, path: str, body: Any, content_type: str, accept: str
     ) -> Iterator[http.client.HTTPResponse]:
-        path = path.replace("{ns}", self.namespace)
+        path = self._filled(path)
         sent: bytes | None = None
         if isinstance(body, bytes):
             sent = body
         elif body is not None:
-            sent = json.dumps(body).replace("{ns}", self.namespace).encode()
+            sent = self._filled(json.dumps(body)).encode()
         connection: http.client.HTTPConnection
         if self._tls is not None:
             connection = http.client.HTTPSConnection(

@@ -1,0 +1,82 @@
+"""What the API server checks of kinds other than pods and events: what people run into."""
+
+import re
+from typing import Any
+
+from bayplan.local.kinds import BUDGET, PRIORITY_CLASS, Kind
+from bayplan.local.problems import Cause, forbidden, required, wrong
+from bayplan.local.store import Json
+
+_HIGHEST_PRIORITY = 1_000_000_000  # above are the system's
+_PERCENT = re.compile(r"[0-9]+%")
+_PERCENT_RULE = (
+    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
+    "'93%', regex used for validation is '[0-9]+%')"
+)
+
+
+def check_new(kind: Kind, value: Json) -> list[Cause]:
+    if kind == BUDGET:
+        return _check_budget(value["spec"])
+    if kind == PRIORITY_CLASS:
+        return _check_priority(value)
+    if kind.kind == "PersistentVolumeClaim":
+        return _check_claim(value["spec"])
+    if kind.kind == "StorageClass" and not value.get("provisioner"):
+        return [required("provisioner")]
+    return []
+
+
+def check_update(kind: Kind, old: Json, new: Json) -> list[Cause]:
+    causes = check_new(kind, new)
+    if kind == PRIORITY_CLASS and new.get("value") != old.get("value"):
+        causes.append(forbidden("value", "may not be changed in an update."))
+    return causes
+
+
+def _check_priority(value: Json) -> list[Cause]:
+    if value["metadata"]["name"].startswith("system-"):
+        return []  # the API server's own
+    if (value.get("value") or 0) > _HIGHEST_PRIORITY:
+        text = f"maximum allowed value of a user defined priority is {_HIGHEST_PRIORITY}"
+        return [forbidden("value", text)]
+    return []
+
+
+def _check_budget(spec: Json) -> list[Cause]:
+    causes = []
+    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+        shown = {
+            "MinAvailable": spec["minAvailable"],
+            "Selector": spec.get("selector"),
+            "MaxUnavailable": spec["maxUnavailable"],
+            "UnhealthyPodEvictionPolicy": spec.get("unhealthyPodEvictionPolicy"),
+        }
+        text = "minAvailable and maxUnavailable cannot be both set"
+        causes.append(wrong("spec", shown, text))
+    for field in ("minAvailable", "maxUnavailable"):
+        if spec.get(field) is not None:
+            causes += _check_share(f"spec.{field}", spec[field])
+    return causes
+
+
+def _check_share(path: str, given: Any) -> list[Cause]:
+    """A whole number or a percentage."""
+    if isinstance(given, str):
+        if not _PERCENT.fullmatch(given):
+            return [wrong(path, given, _PERCENT_RULE)]
+        if int(given[:-1]) > 100:
+            return [wrong(path, given, "must not be greater than 100%")]
+    elif given < 0:
+        return [wrong(path, given, "must be greater than or equal to 0")]
+    return []
+
+
+def _check_claim(spec: Json) -> list[Cause]:
+    causes = []
+    if not spec.get("accessModes"):
+        causes.append(required("spec.accessModes", "at least 1 access mode is required"))
+    requests = (spec.get("resources") or {}).get("requests") or {}
+    if "storage" not in requests:
+        causes.append(required("spec.resources[storage]"))
+    return causes

@@ -1,0 +1,82 @@
+"""What the API server fills in for the kinds other than pods: when they are new, and always."""
+
+from base64 import b64encode
+
+from bayplan.local import events
+from bayplan.local.kinds import BUDGET, DEFINITION, NAMESPACE, NODE, PRIORITY_CLASS, Kind
+from bayplan.local.store import Json
+
+_FIELDS: dict[str, Json] = {
+    "PriorityClass": {"preemptionPolicy": "PreemptLowerPriority"},
+    "StorageClass": {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"},
+    "Secret": {"type": "Opaque"},
+}
+_SPEC_FIELDS: dict[str, Json] = {
+    "PersistentVolumeClaim": {"volumeMode": "Filesystem"},
+    "PersistentVolume": {"volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain"},
+}
+_FIRST_STATUS: dict[str, Json] = {
+    "PersistentVolumeClaim": {"phase": "Pending"},
+    "PersistentVolume": {"phase": "Pending"},
+    "Namespace": {"phase": "Active"},
+    "PodDisruptionBudget": {
+        "currentHealthy": 0,
+        "desiredHealthy": 0,
+        "disruptionsAllowed": 0,
+        "expectedPods": 0,
+    },
+}
+PROTECTION = {  # what holds a volume until nobody uses it
+    "PersistentVolumeClaim": "kubernetes.io/pvc-protection",
+    "PersistentVolume": "kubernetes.io/pv-protection",
+}
+
+
+def created(kind: Kind, value: Json, now: str) -> Json:
+    """A new object, before it is checked."""
+    if kind.kind == "Event":
+        return events.stored(kind, value)
+    about = value["metadata"]
+    if kind == NAMESPACE:
+        value["spec"] = {"finalizers": ["kubernetes"]}
+        labels = {**(about.get("labels") or {})}
+        about["labels"] = {**labels, "kubernetes.io/metadata.name": about.get("name", "")}
+    if "status" in kind.subresources and kind not in (DEFINITION, NODE):
+        value.pop("status", None)
+    if kind.kind in _FIRST_STATUS:
+        value["status"] = dict(_FIRST_STATUS[kind.kind])
+    if kind.kind == "PersistentVolume":
+        value["status"]["lastPhaseTransitionTime"] = now
+    held = PROTECTION.get(kind.kind)
+    if held and held not in (about.get("finalizers") or ()):
+        about["finalizers"] = [*(about.get("finalizers") or ()), held]
+    numbered = kind.kind in ("DeviceClass", "ResourceSlice")
+    if kind.custom or numbered or kind in (BUDGET, DEFINITION, PRIORITY_CLASS):
+        about["generation"] = 1
+    return filled(kind, value)
+
+
+def filled(kind: Kind, value: Json) -> Json:
+    """With what is not said, in place."""
+    if kind.custom:
+        return value
+    texts = value.pop("stringData", None) if kind.kind == "Secret" else None
+    if texts:
+        hidden = {key: b64encode(str(text).encode()).decode() for key, text in texts.items()}
+        value["data"] = {**(value.get("data") or {}), **hidden}
+    for field, given in _FIELDS.get(kind.kind, {}).items():
+        if not value.get(field):
+            value[field] = given
+    spec = value.get("spec")
+    if isinstance(spec, dict):
+        for field, given in _SPEC_FIELDS.get(kind.kind, {}).items():
+            if not spec.get(field):
+                spec[field] = given
+        if kind.kind == "PersistentVolume" and isinstance(spec.get("hostPath"), dict):
+            spec["hostPath"].setdefault("type", "")
+    status = value.get("status")
+    if kind == NODE and isinstance(status, dict):
+        amounts = status.get("allocatable") or status.get("capacity")
+        if amounts:
+            status["allocatable"] = amounts
+    return value
