@@ -148,7 +148,7 @@ def test_every_request_gets_an_answer_and_what_is_stored_can_be_read(asked: list
     api.handle(Request("POST", "/api/v1/nodes", body=b'{"metadata":{"name":"n"}}'))
     for request in asked:
         answer = api.handle(request)
-        assert answer.status < 500 or answer.status in (500, 501), (request, answer)
+        assert answer.status < 500 or answer.status in (500, 501, 504), (request, answer)
         if answer.status >= 400:
             status = json.loads(answer.body)
             assert status["kind"] == "Status"

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 
 from bayplan.kube.clock import Clock
-from bayplan.local import discovery, events, pages, patches, problems, tables
+from bayplan.local import discovery, events, pages, patches, problems, shapes, tables
 from bayplan.local.bindings import bind, evict
 from bayplan.local.definitions import established
 from bayplan.local.kinds import (
@@ -119,7 +119,7 @@ class Api:
         watch.deadline_s = min(number(params, "timeoutSeconds") or LONGEST_S, LONGEST_S)
         since = params.get("resourceVersion", "")
         initial = pages.check_watch(params)
-        if since and not since.isdigit():
+        if since and not since.isdecimal():
             why = f'strconv.ParseUint: parsing "{since}": invalid syntax'
             raise Problem(500, "", f'resourceVersion: Invalid value: "{since}": {why}')
         return watch, watch.begin(since, initial)
@@ -361,9 +361,9 @@ class Api:
         """What is done to a pod by creating something below it."""
         if request.method != "POST" or about.kind != POD:
             raise problems.bad_method()
-        value = body_of(
-            self.kinds, about, request, kind="Binding" if about.sub == "binding" else "Eviction"
-        )
+        kind = "Binding" if about.sub == "binding" else "Eviction"
+        value = body_of(self.kinds, about, request, kind)
+        shapes.check_action(kind, value)
         if about.sub == "binding":
             bind(self.objects, about, value, self._clock.wall(), is_dry(request))
             return Answer(201, encode(_success(code=201)) + b"\n")

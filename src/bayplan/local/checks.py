@@ -35,7 +35,7 @@ def check_update(kind: Kind, old: Json, new: Json) -> list[Cause]:
 
 
 def _check_priority(value: Json) -> list[Cause]:
-    if value["metadata"]["name"].startswith("system-"):
+    if (value["metadata"].get("name") or "").startswith("system-"):
         return []  # the API server's own
     if (value.get("value") or 0) > _HIGHEST_PRIORITY:
         text = f"maximum allowed value of a user defined priority is {_HIGHEST_PRIORITY}"

@@ -149,7 +149,9 @@ def _is_nothing(key: str, value: Any) -> bool:
     return value == [] or (value is False and key in _PLAIN_FLAGS)
 
 
-def _without_empty(part: Json, but: tuple[str, ...] = ()) -> Json:
+def _without_empty(part: Any, but: tuple[str, ...] = ()) -> Any:
+    if not isinstance(part, dict):
+        return part
     return {key: value for key, value in part.items() if key in but or value not in ("", [], {})}
 
 

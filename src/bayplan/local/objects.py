@@ -211,7 +211,7 @@ class Objects:
             raise problems.no_revision(kind, key[1])
         if uid and uid != was["uid"] and how.whole:
             raise problems.stale(kind, key, "UID", uid, was["uid"])
-        if revision and not revision.isdigit():
+        if revision and not revision.isdecimal():
             text = f'strconv.ParseUint: parsing "{revision}": invalid syntax'
             raise Problem(500, "", text)
         if revision and revision != was["resourceVersion"]:

@@ -16,6 +16,7 @@ from bayplan.local.problems import (
 from bayplan.local.store import Key, Stored
 
 _MOST_LISTS = 16  # that are read in pages at the same time
+_MOST_REVISION = 2**64 - 1
 _CURRENT = "0"  # no list's number: go on with what there is now
 
 
@@ -39,8 +40,9 @@ def check(params: Mapping[str, str]) -> None:
         causes.append(forbidden("resourceVersionMatch", text))
     if causes:
         raise invalid_options(causes)
-    if since and not since.isdigit():
-        why = f'strconv.ParseUint: parsing "{since}": invalid syntax'
+    if since and (not since.isdecimal() or int(since) > _MOST_REVISION):
+        wrong = "value out of range" if since.isdecimal() else "invalid syntax"
+        why = f'strconv.ParseUint: parsing "{since}": {wrong}'
         text = f'resourceVersion: Invalid value: "{since}": {why}'
         raise bad_request(f"invalid resource version: {text}")
     if match == "Exact":
@@ -107,7 +109,7 @@ def _read(token: str) -> tuple[str, int, Key]:
     number, _, rest = token.partition(".")
     start, _, after = rest.partition(".")
     namespace, slash, name = after.partition("/")
-    if not number.isdigit() or not start.isdigit() or not slash:
+    if not number.isdecimal() or not start.isdecimal() or not slash:
         raise bad_request(f"invalid continue token: continue key is not valid: {token}")
     return number, int(start), (namespace, name)
 

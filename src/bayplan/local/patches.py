@@ -211,7 +211,7 @@ def _find(whole: Json, path: str) -> Any:
 def _child(holder: Any, part: str, path: str) -> Any:
     if isinstance(holder, dict) and part in holder:
         return holder[part]
-    if isinstance(holder, list) and part.isdigit() and int(part) < len(holder):
+    if isinstance(holder, list) and part.isdecimal() and int(part) < len(holder):
         return holder[int(part)]
     raise BadPatch(f"there is nothing at {path}")
 
@@ -220,7 +220,7 @@ def _add(whole: Json, path: str, value: Any) -> None:
     holder, last = _holder(whole, path)
     if isinstance(holder, dict):
         holder[last] = value
-    elif isinstance(holder, list) and (last == "-" or last.isdigit()):
+    elif isinstance(holder, list) and (last == "-" or last.isdecimal()):
         at = len(holder) if last == "-" else int(last)
         if at > len(holder):
             raise BadPatch(f"{path} is beyond the end of its list")

@@ -9,12 +9,12 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from bayplan.local import problems
+from bayplan.local import problems, shapes
 from bayplan.local.kinds import Kind
 from bayplan.local.objects import Deletion, Preconditions
 from bayplan.local.paths import Target
 from bayplan.local.problems import Problem
-from bayplan.local.store import Json
+from bayplan.local.store import Json, decode, encode
 
 LARGEST_BODY = 3 << 20  # bytes; the API server's own limit
 JSON = "application/json"
@@ -141,10 +141,10 @@ def decoded(request: Request) -> Any:
     sort = request.content_type.partition(";")[0].strip()
     try:
         if sort in _YAML:
-            return yaml.safe_load(request.body)
+            return decode(encode(yaml.safe_load(request.body)))  # as JSON has it, or not at all
         if sort in (JSON, "", *PATCHES):
             return msgspec.json.decode(request.body)
-    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise problems.bad_request(f"the body of the request is not {sort}: {error}") from None
     raise problems.bad_media_type(_MEDIA_TYPES)
 
@@ -153,14 +153,11 @@ def deletion(request: Request) -> Deletion:
     options: Any = decoded(request) if request.body.strip() else {}
     if not isinstance(options, dict):
         raise problems.bad_request("the options of a delete are an object")
+    shapes.check_options(options)
     given = options.get("preconditions") or {}
-    if not isinstance(given, dict):
-        raise problems.bad_request("the preconditions of a delete are an object")
     grace_s = options.get("gracePeriodSeconds")
     if not request.body.strip():  # a body's options are all that count
         grace_s = number(request.params, "gracePeriodSeconds")
-    if grace_s is not None and not isinstance(grace_s, int):
-        raise problems.bad_request("gracePeriodSeconds is not a whole number")
     return Deletion(
         grace_s, Preconditions(given.get("uid") or "", given.get("resourceVersion") or "")
     )
@@ -174,7 +171,7 @@ def number(params: Mapping[str, str], name: str) -> int | None:
     text = params.get(name, "")
     if not text:
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise problems.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
     return int(text)
 

@@ -89,9 +89,64 @@ class _Node(_Object):
     status: _NodeStatus | None = None
 
 
+class _BudgetSpec(_Shape):
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+    selector: dict[str, Any] | None = None
+    unhealthy_pod_eviction_policy: str | None = None
+
+
+class _BudgetStatus(_Shape):
+    current_healthy: int | None = None
+    desired_healthy: int | None = None
+    disruptions_allowed: int | None = None
+    expected_pods: int | None = None
+    observed_generation: int | None = None
+    disrupted_pods: Texts = None
+    conditions: list[_Condition] | None = None
+
+
 class _Budget(_Object):
-    spec: dict[str, Any] = {}
+    spec: _BudgetSpec | None = None
+    status: _BudgetStatus | None = None
+
+
+class _ClaimSpec(_Shape):
+    access_modes: list[str] | None = None
+    resources: dict[str, dict[str, Any] | None] | None = None
+
+
+class _Claim(_Object):
+    spec: _ClaimSpec | None = None
     status: dict[str, Any] | None = None
+
+
+class _Secret(_Object):
+    data: Texts = None
+    string_data: Texts = None
+
+
+class _Preconditions(_Shape):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class _DeleteOptions(_Shape):
+    grace_period_seconds: int | None = None
+    preconditions: _Preconditions | None = None
+
+
+class _Reference(_Shape):
+    kind: str | None = None
+    name: str | None = None
+
+
+class _Binding(_Object):
+    target: _Reference | None = None
+
+
+class _Eviction(_Object):
+    delete_options: _DeleteOptions | None = None
 
 
 class _Event(_Object):
@@ -115,6 +170,8 @@ _SHAPES: dict[str, Any] = {
     "PodDisruptionBudget": _Budget,
     "Event": _Event,
     "CustomResourceDefinition": _Definition,
+    "PersistentVolumeClaim": _Claim,
+    "Secret": _Secret,
     "PriorityClass": wire.PriorityClass,
     "RuntimeClass": wire.RuntimeClass,
 }
@@ -122,12 +179,29 @@ _SHAPES: dict[str, Any] = {
 
 def check(kind: Kind, value: Json) -> None:
     """A `Problem` when a field has the wrong type."""
+    shape = _SHAPES.get("" if kind.custom else kind.kind, _Whole)
+    _check(kind.kind, kind.api_version, value, shape)
+
+
+def check_action(kind: str, value: Json) -> None:
+    """The same, for what is only done and not kept."""
+    _check(kind, "v1", value, _Binding if kind == "Binding" else _Eviction)
+
+
+def check_options(value: Any) -> None:
+    """The same, for the options of a delete."""
+    try:
+        msgspec.convert(value, _DeleteOptions)
+    except msgspec.ValidationError as error:
+        raise problems.bad_request(f"the options of a delete: {error}") from None
+
+
+def _check(kind: str, version: str, value: Json, shape: Any) -> None:
     try:
         raw = encode(value)  # quantities are read as raw JSON
         msgspec.json.decode(raw, type=_Object)
-        msgspec.json.decode(raw, type=_SHAPES.get("" if kind.custom else kind.kind, _Whole))
+        msgspec.json.decode(raw, type=shape)
     except msgspec.ValidationError as error:
-        version = kind.api_version
         raise problems.bad_request(
-            f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: {error}'
+            f'{kind} in version "{version}" cannot be handled as a {kind}: {error}'
         ) from None

@@ -209,8 +209,8 @@ def _check_times(election: LeaderElection) -> None:
     if lease <= renew:
         why = f"{lease:g}s should be longer than renewDeadline, {renew:g}s"
         raise Fault("leaderElection.leaseDuration", why)
-    if lease - renew < 2:  # a bind that was sent at the deadline must be over before the lease is
-        why = f"{renew:g}s should be at least 2s shorter than leaseDuration, {lease:g}s"
+    if lease - renew < 1:  # a bind that was sent at the deadline must be over before the lease is
+        why = f"{renew:g}s should be at least 1s shorter than leaseDuration, {lease:g}s"
         raise Fault("leaderElection.renewDeadline", why)
     if retry <= 0:
         raise Fault("leaderElection.retryPeriod", "should be longer than 0s")

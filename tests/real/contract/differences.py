@@ -28,7 +28,8 @@ def _without_dump(answer: Answer) -> Answer:
 
 def _start(message: str) -> str:
     """Up to the first word that is not Kubernetes' own."""
-    for mark in ("json parse error", "cannot be handled as a", "may not change fields other than"):
+    message = message.partition("\n")[0]  # a struct stands on the lines after
+    for mark in ("json parse error", "cannot be handled as a"):
         at = message.find(mark)
         if at >= 0:
             return message[: at + len(mark)]

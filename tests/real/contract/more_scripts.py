@@ -153,6 +153,7 @@ SCRIPTS: dict[str, list[Ask]] = {
         Ask("GET", f"{MAPS}?resourceVersion=0"),
         Ask("GET", f"{MAPS}?resourceVersion={{resourceVersion}}"),
         Ask("GET", f"{MAPS}?resourceVersion=x"),
+        Ask("GET", f"{MAPS}?resourceVersion=999999999999999999999"),
         Ask("GET", f"{MAPS}?resourceVersionMatch=NotOlderThan"),
         Ask("GET", f"{MAPS}?resourceVersion=1&resourceVersionMatch=Zebra"),
     ],
