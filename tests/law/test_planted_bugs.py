@@ -153,7 +153,7 @@ def test_the_law_machine_notices(bug: Bug, tmp_path: Path) -> None:
         **os.environ,
         "PYTHONPATH": str(tmp_path / "src"),
         "BAYPLAN_SHRINK": "no",
-        "BAYPLAN_EXAMPLES": "1000",
+        "BAYPLAN_EXAMPLES": "4000",  # at most: the first that notices ends it
     }
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "tests/law/test_laws.py"]
     run = subprocess.run(
