@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from bayplan.kube.clock import RealClock
-from bayplan.local.api import Api, Request
+from bayplan.local.api import Api
 from bayplan.local.controllers import Controllers
+from bayplan.local.requests import Request
 
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"

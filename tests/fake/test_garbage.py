@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.kube.clock import RealClock
-from bayplan.local.api import LARGEST_BODY, Api, Request
+from bayplan.local.api import Api
+from bayplan.local.requests import LARGEST_BODY, Request
 from bayplan.local.server import HOST, Server
 from bayplan.local.transport import DirectTransport
 from bayplan.local.virtual import VirtualClock

@@ -6,6 +6,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from bayplan.cli.shell import OUTPUT
 from bayplan.cli.tables import table
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Outcome(Struct, frozen=True, rename="camel"):
 
 
 @click.command(name="demo", help=HELP)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form.")
+@OUTPUT
 def demo(output: str) -> None:
     import logging
 

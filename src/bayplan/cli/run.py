@@ -1,11 +1,8 @@
 """`bayplan run`: the standalone scheduler."""
 
-import logging
-import sys
-
 import click
 
-from bayplan.cli.shell import BadInput
+from bayplan.cli.shell import BadInput, log_to_stderr
 
 HELP = """Run the scheduler for the profiles of the configuration, until it is interrupted.
 
@@ -47,11 +44,7 @@ def run(
     from bayplan.scheduler.service import Options, serve
     from bayplan.web.server import BadAddress
 
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    log_to_stderr(verbose)
     try:
         config = load(config_file) if config_file else Configuration()
         names = [profile.name for profile in profiles_of(config)]

@@ -1,5 +1,7 @@
 """How every command meets the shell: one line and status 2 for bad input, the nearest word."""
 
+import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -15,6 +17,15 @@ OUTPUT = click.option(
     show_default=True,
     help="How to print the answer.",
 )
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """For commands that run until they are stopped."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
 
 
 class BadInput(click.ClickException):

@@ -1,11 +1,9 @@
 """`bayplan up`: a cluster without a cluster, until interrupted."""
 
 import asyncio
-import logging
 import os
 import signal
 import socket
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from bayplan.cli.shell import BadInput
+from bayplan.cli.shell import BadInput, log_to_stderr
 
 if TYPE_CHECKING:
     from bayplan.local.faults import Faults
@@ -92,11 +90,7 @@ def up(
     from bayplan.scheduler.config import ConfigError, Configuration, LeaderElection, load
     from bayplan.web.server import BadAddress, split
 
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    log_to_stderr(verbose)
     try:
         config = load(config_file) if config_file else Configuration()
         if config.listen == Configuration().listen:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping
 
 from bayplan.kube.clock import Clock
+from bayplan.kube.defaults import SYSTEM_PRIORITIES
 from bayplan.local import discovery, events, pages, patches, problems, shapes, tables
 from bayplan.local.bindings import bind, evict
 from bayplan.local.definitions import established
@@ -28,8 +29,6 @@ from bayplan.local.paths import Target, target
 from bayplan.local.problems import Problem
 from bayplan.local.requests import (
     CUSTOM_PATCHES,
-    JSON,
-    LARGEST_BODY,
     PATCHES,
     Answer,
     Request,
@@ -47,8 +46,6 @@ from bayplan.local.requests import (
 from bayplan.local.selecting import Chosen, chosen
 from bayplan.local.store import Json, Store, Stored, encode
 from bayplan.local.watching import LONGEST_S, Render, Watch, too_large
-
-__all__ = ["JSON", "LARGEST_BODY", "Answer", "Api", "Request", "refusal"]
 
 _RETURNED_WHEN_DELETED = frozenset(
     {
@@ -69,16 +66,13 @@ _RETURNED_WHEN_DELETED = frozenset(
 _PUT_CREATES = frozenset({"Lease", "Event"})  # what is not there yet
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
-
-FIRST_PRIORITIES = {
+_PRIORITIES_SAY = {
     "system-cluster-critical": (
-        2_000_000_000,
         "Used for system critical pods that must run in the cluster, but can be moved to another "
-        "node if necessary.",
+        "node if necessary."
     ),
     "system-node-critical": (
-        2_000_001_000,
-        "Used for system critical pods that must not be moved from their current node.",
+        "Used for system critical pods that must not be moved from their current node."
     ),
 }
 
@@ -92,7 +86,8 @@ class Api:
         self._pages = Pages()
         for name in FIRST_NAMESPACES:
             self.objects.create(NAMESPACE, {"metadata": {"name": name}})
-        for name, (value, description) in FIRST_PRIORITIES.items():
+        for name, description in _PRIORITIES_SAY.items():
+            value = SYSTEM_PRIORITIES[name].value
             made = {"metadata": {"name": name}, "value": value, "description": description}
             self.objects.create(PRIORITY_CLASS, made)
 
@@ -200,8 +195,7 @@ class Api:
             head["continue"] = page.next
             if not (what.labels or what.fields):
                 head["remainingItemCount"] = page.left
-        table = tables.wanted(request.accept)
-        if table:
+        if tables.wanted(request.accept):
             return _ok(
                 tables.table(about.kind, page.items, head, self._clock.wall(), request.params)
             )
@@ -271,13 +265,7 @@ class Api:
         if self.store.get(about.kind.store, about.key) is None and about.kind.kind in _PUT_CREATES:
             uid = value["metadata"].get("uid")
             if uid:  # whoever names the object that was there does not want another
-                why = (
-                    "StorageError: invalid object, Code: 4, Key: "
-                    f"/registry/{about.kind.plural}/{about.namespace}/{about.name}, "
-                    "ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in "
-                    f"precondition: {uid}, UID in object meta: "
-                )
-                raise problems.conflict(about.kind, about.name, why)
+                raise problems.stale(about.kind, about.key, "UID", uid, "")
             value["metadata"].pop("resourceVersion", None)
             made = self.objects.create(about.kind, value, is_dry(request))
             return self._shown(about, request, made, 201)

@@ -6,7 +6,7 @@ from bayplan.kube import wire
 from bayplan.kube.terms import Wrong, label_selector
 from bayplan.local import metadata, problems
 from bayplan.local.kinds import BUDGET, POD
-from bayplan.local.objects import Deletion, Objects, Preconditions, Write
+from bayplan.local.objects import Objects, Write, deletion_of
 from bayplan.local.paths import Target
 from bayplan.local.problems import Problem
 from bayplan.local.store import Json, Store
@@ -92,12 +92,7 @@ def evict(store: Store, objects: Objects, about: Target, eviction: Json, dry_run
     if found is None:
         raise problems.not_found(POD, about.name)
     pod = found.value
-    options = eviction.get("deleteOptions") or {}
-    given = options.get("preconditions") or {}
-    deletion = Deletion(
-        options.get("gracePeriodSeconds"),
-        Preconditions(given.get("uid") or "", given.get("resourceVersion") or ""),
-    )
+    deletion = deletion_of(eviction.get("deleteOptions") or {})
     runs = (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed", "Pending")
     if runs and not pod["metadata"].get("deletionTimestamp"):
         _spend_budget(store, objects, about, pod, dry_run)

@@ -14,6 +14,7 @@ from bayplan.local.bindings import allowed, is_ready, protects
 from bayplan.local.defaults import PROTECTION
 from bayplan.local.kinds import BUDGET, CLAIM, NAMESPACE, POD, VOLUME, Kind
 from bayplan.local.objects import Deletion, Write
+from bayplan.local.pods import has_ended
 from bayplan.local.problems import Problem
 from bayplan.local.store import Json, Key, Stored
 
@@ -70,7 +71,7 @@ class Controllers:
 
     def _is_mounted(self, claim: Key) -> bool:
         for _, stored in self._store.items(POD.store, claim[0]):
-            if stored.value["status"].get("phase") in ("Succeeded", "Failed"):
+            if has_ended(stored.value):
                 continue
             for volume in stored.value["spec"].get("volumes") or ():
                 if (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim[1]:
@@ -84,8 +85,11 @@ class Controllers:
             for _, stored in self._store.items(POD.store, namespace)
             if protects(budget, stored.value)
         ]
-        alive = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-        alive = [p for p in alive if p["status"].get("phase") not in ("Succeeded", "Failed")]
+        alive = [
+            pod
+            for pod in pods
+            if not pod["metadata"].get("deletionTimestamp") and not has_ended(pod)
+        ]
         healthy = sum(map(is_ready, alive))
         expected, spec = len(alive), budget["spec"]
         if "maxUnavailable" in spec:

@@ -15,7 +15,7 @@ _SPEC_FIELDS: dict[str, Json] = {
     "PersistentVolumeClaim": {"volumeMode": "Filesystem"},
     "PersistentVolume": {"volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain"},
 }
-_FIRST_STATUS: dict[str, Json] = {
+FIRST_STATUS: dict[str, Json] = {
     "PersistentVolumeClaim": {"phase": "Pending"},
     "PersistentVolume": {"phase": "Pending"},
     "Namespace": {"phase": "Active"},
@@ -43,8 +43,8 @@ def created(kind: Kind, value: Json, now: str) -> Json:
         about["labels"] = {**labels, "kubernetes.io/metadata.name": about.get("name", "")}
     if "status" in kind.subresources and kind not in (DEFINITION, NODE):
         value.pop("status", None)
-    if kind.kind in _FIRST_STATUS:
-        value["status"] = dict(_FIRST_STATUS[kind.kind])
+    if kind.kind in FIRST_STATUS:
+        value["status"] = dict(FIRST_STATUS[kind.kind])
     if kind.kind == "PersistentVolume":
         value["status"]["lastPhaseTransitionTime"] = now
     held = PROTECTION.get(kind.kind)

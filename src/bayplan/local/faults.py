@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from bayplan.kube.clock import Clock
-from bayplan.local.api import Answer, Api, Request, refusal
+from bayplan.local.api import Api
 from bayplan.local.problems import Problem, expired
+from bayplan.local.requests import Answer, Request, refusal
 
 _SERVER_ERROR = (500, "InternalError", "Internal error occurred: a fault was asked for")
 _BUSY = (

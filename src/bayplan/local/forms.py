@@ -6,6 +6,7 @@ this module knows of those types is in its tables; the rest of an object stays a
 
 from typing import Any
 
+from bayplan.local.defaults import FIRST_STATUS
 from bayplan.local.events import ALWAYS, ALWAYS_V1
 from bayplan.local.kinds import CORE_EVENT, Kind
 from bayplan.local.store import Json
@@ -40,15 +41,7 @@ _BLANK: dict[str, Json] = {
     "Namespace": {"spec": {}, "status": {}},
     "Service": {"spec": {}, "status": {"loadBalancer": {}}},
     "Lease": {"spec": {}},
-    "PodDisruptionBudget": {
-        "spec": {},
-        "status": {
-            "currentHealthy": 0,
-            "desiredHealthy": 0,
-            "disruptionsAllowed": 0,
-            "expectedPods": 0,
-        },
-    },
+    "PodDisruptionBudget": {"spec": {}, "status": FIRST_STATUS["PodDisruptionBudget"]},
     "PriorityClass": {"value": 0},
     "RuntimeClass": {"handler": ""},
     "StorageClass": {"provisioner": ""},

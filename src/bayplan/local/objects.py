@@ -76,6 +76,13 @@ class Deletion(Struct, frozen=True):
     preconditions: Preconditions = Preconditions()
 
 
+def deletion_of(options: Json) -> Deletion:
+    """From DeleteOptions."""
+    given = options.get("preconditions") or {}
+    wanted = Preconditions(given.get("uid") or "", given.get("resourceVersion") or "")
+    return Deletion(options.get("gracePeriodSeconds"), wanted)
+
+
 class Objects:
     def __init__(self, store: Store, clock: Clock, rng: random.Random) -> None:
         self._store, self._clock, self._rng = store, clock, rng

@@ -286,10 +286,13 @@ def _comparable(spec: Json) -> Json:
     return {**spec, **lists}
 
 
+def has_ended(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def grace_s(pod: Json, asked: int | None) -> int:
     """How long a pod that is deleted may go on: not at all, if it never ran or has ended."""
-    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    if not pod["spec"].get("nodeName") or ended:
+    if not pod["spec"].get("nodeName") or has_ended(pod):
         return 0
     if asked is None:
         asked = int(pod["spec"].get("terminationGracePeriodSeconds") or 0)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from bayplan.local import problems, shapes
 from bayplan.local.kinds import Kind
-from bayplan.local.objects import Deletion, Preconditions
+from bayplan.local.objects import Deletion, deletion_of
 from bayplan.local.paths import Target
 from bayplan.local.problems import Problem
 from bayplan.local.store import Json, decode, encode
@@ -133,11 +133,14 @@ def refusal(problem: Problem) -> Answer:
     return Answer(problem.code, problem.body, headers, sort)
 
 
+def too_large() -> Problem:
+    text = f"Request entity too large: limit is {LARGEST_BODY}"
+    return Problem(413, "RequestEntityTooLarge", text)
+
+
 def decoded(request: Request) -> Any:
     if len(request.body) > LARGEST_BODY:
-        raise Problem(
-            413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}"
-        )
+        raise too_large()
     sort = request.content_type.partition(";")[0].strip()
     try:
         if sort in _YAML:
@@ -154,13 +157,9 @@ def deletion(request: Request) -> Deletion:
     if not isinstance(options, dict):
         raise problems.bad_request("the options of a delete are an object")
     shapes.check_options(options)
-    given = options.get("preconditions") or {}
-    grace_s = options.get("gracePeriodSeconds")
     if not request.body.strip():  # a body's options are all that count
-        grace_s = number(request.params, "gracePeriodSeconds")
-    return Deletion(
-        grace_s, Preconditions(given.get("uid") or "", given.get("resourceVersion") or "")
-    )
+        options = {"gracePeriodSeconds": number(request.params, "gracePeriodSeconds")}
+    return deletion_of(options)
 
 
 def is_dry(request: Request) -> bool:

@@ -7,9 +7,10 @@ from aiohttp import web
 
 from bayplan.kube.clock import Clock
 from bayplan.local import protobuf, reviews
-from bayplan.local.api import JSON, LARGEST_BODY, Answer, Api, Request, refusal
+from bayplan.local.api import Api
 from bayplan.local.faults import Broken, Faults
 from bayplan.local.problems import Problem
+from bayplan.local.requests import JSON, LARGEST_BODY, Answer, Request, refusal, too_large
 from bayplan.local.store import encode
 
 HOST = "127.0.0.1"
@@ -75,8 +76,7 @@ async def _read(http: web.Request) -> Request:
     try:
         body = await http.read()
     except web.HTTPRequestEntityTooLarge:
-        text = f"Request entity too large: limit is {LARGEST_BODY}"
-        raise Problem(413, "RequestEntityTooLarge", text) from None
+        raise too_large() from None
     sort = http.headers.get("Content-Type", "")
     if sort.startswith(protobuf.MEDIA_TYPE):
         body, sort = encode(protobuf.decoded(body)), JSON

@@ -14,9 +14,10 @@ from bayplan.kube.transport import (
     Transport,
     TransportError,
 )
-from bayplan.local.api import Answer, Api, Request, refusal
+from bayplan.local.api import Api
 from bayplan.local.faults import Broken, Faults
 from bayplan.local.problems import Problem
+from bayplan.local.requests import Answer, Request, refusal
 
 
 class DirectTransport:

@@ -4,7 +4,7 @@ Pure: the list comes as values. Events that are under way make differences that 
 so what counts is what two comparisons in a row find (`lasting`).
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 
@@ -67,8 +67,7 @@ def differences(
 
     every = found()
     shown = list(islice(every, most))
-    for _ in every:
-        pass  # counted
+    deque(every, maxlen=0)  # the rest is only counted
     sizes = (len(fresh_pods), len(fresh_nodes), len(namespaces))
     return Audit(*sizes, counts=dict(counts), differences=shown)
 

@@ -59,6 +59,8 @@ async def serve(config: Configuration, options: Options) -> None:
     async with AsyncExitStack() as stack:
         client = await connect(source, clock, config, stack)
         service = Service(config, options, client)
+        trimming = asyncio.create_task(heap.keep_trimming(clock), name="heap")
+        stack.callback(trimming.cancel)
         sidecar = service.sidecar(lambda: client_apart(source))
         sidecar.start()
         stack.callback(sidecar.stop)
@@ -197,7 +199,6 @@ class Service:
         tasks = [
             asyncio.create_task(self.watches.run(), name="watches"),
             asyncio.create_task(self.writer.run(), name="writer"),
-            asyncio.create_task(heap.keep_trimming(self._clock), name="heap"),
         ]
         if self._config.check_live_every:
             tasks.append(asyncio.create_task(self.live.run(), name="live check"))

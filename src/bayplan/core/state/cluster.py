@@ -2,7 +2,8 @@
 
 Everything that a placement changes lives here, so that a trial can put it back. Every change is
 one of a few operations, each with an exact inverse; a trial is the list of inverses since it
-began. Nothing here knows Kubernetes, the clock, or why a pod was placed.
+began. Nothing here knows Kubernetes, the clock, or why a pod was placed. The file is long because
+each operation stands beside its inverse.
 
     seen ──assume──▶ assumed ──confirm──▶ running ──gone──▶ (forgotten)
                         └──── forget ────▶ seen
