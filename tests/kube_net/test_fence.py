@@ -5,8 +5,10 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp.http_writer import StreamWriter
 
 from bayplan.kube.client import Client, Retry
 from bayplan.kube.transport import Fenced, TransportError
@@ -110,25 +112,46 @@ async def test_an_open_fence_lets_through_and_a_closed_one_lets_no_byte_through(
         assert wire.connections == 1  # the second had the first's connection in hand
 
 
-async def test_a_fence_that_closes_between_the_connection_and_the_body_lets_no_byte_through(
+async def test_a_closed_fence_leaves_a_new_connection_without_a_byte_and_the_transport_good(
     patient: ManualClock, tmp_path: Path
 ) -> None:
-    wire, fence = Wire(), Fence(True, False)
+    wire, fence = Wire(), Fence(False)
     async with wire.listening(), connected(wire.url, patient, tmp_path) as client:
         with pytest.raises(Fenced):
             await client.request("POST", BINDING, body=b"{}", before_send=fence)
         await asyncio.sleep(0.01)
 
-        assert fence.asked == 2
+        assert fence.asked == 1
+        assert wire.connections == 1
         assert wire.got == b""
-
-        fence.is_open = True  # and the transport is as good as before
         assert await client.request("POST", BINDING, body=b"{}", before_send=fence) == b"{}"
+
+
+async def test_no_other_task_runs_between_the_fence_and_the_bytes(
+    patient: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+    written = StreamWriter._writelines
+
+    def write(writer: StreamWriter, chunks: Any) -> None:
+        turns.append("written")
+        written(writer, chunks)
+
+    monkeypatch.setattr(StreamWriter, "_writelines", write)
+
+    def fence() -> None:
+        turns.append("asked")
+        asyncio.get_running_loop().call_soon(turns.append, "another's turn")
+
+    wire = Wire()
+    async with wire.listening(), connected(wire.url, patient, tmp_path) as client:
+        await client.request("POST", BINDING, body=b"{}", before_send=fence)
+    assert turns == ["asked", "written", "another's turn"]
 
 
 async def test_each_try_is_fenced(server: StandIn, clock: ManualClock, tmp_path: Path) -> None:
     server.then(refuse(429), answer())
-    fence = Fence(True, True, False)
+    fence = Fence(True, False)
     async with connected(server.url, clock, tmp_path) as client:
         with pytest.raises(Fenced):
             await client.request(

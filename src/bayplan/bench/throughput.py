@@ -96,12 +96,11 @@ def measure(
         progress(f"{size}: creating nodes")
         track.cluster.clear()
         track.cluster.add_nodes(size.nodes)
-        idle = {contender.key: track.idle_cpu_s(contender) for contender in contenders.ALL}
-        track.round(0, BARE_LOOP, min(WARM_UP_PODS, size.pods), 0.0)  # not counted
+        track.round(0, BARE_LOOP, min(WARM_UP_PODS, size.pods))  # not counted
         rounds = []
         for number in range(1, plan.rounds + 1):
             for contender in in_turn(number):
-                done = track.round(number, contender, size.pods, idle[contender.key])
+                done = track.round(number, contender, size.pods)
                 progress(
                     f"{size}, round {number} of {plan.rounds}: {contender.key} "
                     f"{done.pods_per_s:,.0f}/s, with events {done.events_pods_per_s:,.0f}/s; "
@@ -159,7 +158,8 @@ class Track:
         self._observers = 0
 
     def idle_cpu_s(self, contender: Contender) -> float:
-        """The CPU time of a start on these nodes, with no pod to bind."""
+        """The CPU time of a start on these nodes, with no pod to bind. It differs from one minute
+        to the next as much as that of a batch, so each round has its own."""
         self.cluster.clear_pods()
         running = contender.start(self._plane)
         try:
@@ -168,9 +168,9 @@ class Track:
         finally:
             running.process.stop()
 
-    def round(self, number: int, contender: Contender, pods: int, idle_cpu_s: float) -> Round:
+    def round(self, number: int, contender: Contender, pods: int) -> Round:
         """A batch of pods that waits, and a contender that starts."""
-        self.cluster.clear_pods()
+        idle_cpu_s = self.idle_cpu_s(contender)
         self.cluster.add_pods(contender.scheduler, _prefix(contender, number), pods)
         time.sleep(self._settle_s)
         watching = self._observe(pods)

@@ -6,15 +6,14 @@ An `HttpTransport` belongs to the event loop that first uses it. A thread with a
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.connector import Connection
 from msgspec import Struct
 from yarl import URL
 
@@ -37,6 +36,7 @@ T = TypeVar("T")
 _ANSWERS, _STREAMS = 0, 1  # two sessions
 
 CONNECTIONS = 64  # bare binds are as fast with 32 as with 128 (docs/decisions/0007)
+_GZIP, _PLAIN = {"Accept-Encoding": "gzip"}, {"Accept-Encoding": "identity"}
 _CONNECT_S = 10.0
 _IDLE_S = 30.0  # the API server closes idle connections after 90 s; a proxy may after 60
 _STREAM_BUFFER = 1 << 17  # bytes that may wait to be read; more only costs memory
@@ -89,15 +89,16 @@ class HttpTransport:
         timeout_s: float = REQUEST_S,
         before_send: BeforeSend | None = None,
     ) -> Response:
-        headers = {"Accept-Encoding": "gzip"} if method == "GET" else {}
-        if body is not None:
-            headers["Content-Type"] = content_type
-        attempt = _Attempt(method, _target(path, params), headers, body, before_send)
+        compression = _GZIP if method == "GET" else None
+        data = None
+        if body is not None or before_send is not None:
+            data = _Body(body or b"", content_type, before_send)
+        attempt = _Attempt(method, _target(path, params), compression, data)
         try:
             async with self._clock.timeout(timeout_s):
                 answer = await self._answer(self._session(_ANSWERS), attempt)
-                async with answer:
-                    return Response(answer.status, answer.headers, await answer.read())
+                # whatever comes of it, `read` gives the connection back
+                return Response(answer.status, answer.headers, await answer.read())
         except _TROUBLES as error:  # written out, because it is on the way of every bind
             raise _told(error, attempt, timeout_s) from error
 
@@ -105,7 +106,7 @@ class HttpTransport:
     async def stream(
         self, path: str, *, params: Params | None = None, timeout_s: float = REQUEST_S
     ) -> AsyncIterator[Stream]:
-        attempt = _Attempt("GET", _target(path, params), {"Accept-Encoding": "identity"})
+        attempt = _Attempt("GET", _target(path, params), _PLAIN)
         with _trouble(attempt, timeout_s):
             async with self._clock.timeout(timeout_s):
                 answer = await self._answer(self._session(_STREAMS), attempt)
@@ -148,7 +149,6 @@ class HttpTransport:
             connector=aiohttp.TCPConnector(
                 limit=limit, keepalive_timeout=_IDLE_S, socket_factory=_socket
             ),
-            request_class=_Request,
             # the injected clock is the one that measures; below it only connecting is bounded
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -158,55 +158,44 @@ class HttpTransport:
 
 
 class _Attempt(Struct):
-    """A request on its way, and whether its fence has let it through."""
+    """A request on its way."""
 
     method: str
     target: str
-    headers: dict[str, str]
-    body: bytes | None = None
-    before_send: BeforeSend | None = None
-    sent: bool = False
+    compression: Mapping[str, str] | None = None
+    body: "_Body | None" = None
 
-    def pass_fence(self) -> None:
-        if self.before_send is not None:
-            self.before_send()
-        self.sent = True
+    @property
+    def sent(self) -> bool:
+        return self.body is None or self.body.sent
 
 
-_attempt: ContextVar[_Attempt] = ContextVar("_attempt")
+class _Body(aiohttp.BytesPayload):
+    """Asks the fence with a connection in hand, right before it is written.
 
-
-class _Request(aiohttp.ClientRequest):
-    """Asks the fence once a connection is in hand, and again right before a body is written.
-
-    aiohttp keeps the headers back to send them with the body, which is written in a task that
-    may start later; so nothing has been sent when the second question is asked.
+    aiohttp keeps the headers back to send them with the body, so nothing has been sent by then.
     """
 
-    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        _attempt.get().pass_fence()
-        return await super().send(conn)
+    def __init__(self, body: bytes, content_type: str, before_send: BeforeSend | None) -> None:
+        super().__init__(body, content_type=content_type)
+        self._before_send = before_send
+        self.sent = False
 
-    async def write_bytes(
-        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
-        try:
-            _attempt.get().pass_fence()
-        except Fenced as fenced:
-            # whoever waits for the answer gets it, and closes the connection
-            if conn.protocol is not None:
-                conn.protocol.set_exception(fenced)
-            return
-        await super().write_bytes(writer, conn, content_length)
+        if self._before_send is not None:
+            self._before_send()
+        self.sent = True
+        await super().write_with_length(writer, content_length)
 
 
 async def _send(
     session: aiohttp.ClientSession, attempt: _Attempt, access: Access
 ) -> aiohttp.ClientResponse:
-    headers = attempt.headers
-    if access.authorization:
+    headers = attempt.compression or {}
+    if access.authorization:  # not a header of the session: a proxy would get those too
         headers = {**headers, "Authorization": access.authorization}
-    _attempt.set(attempt)
     return await session.request(
         attempt.method,
         URL(access.server + attempt.target, encoded=True),
@@ -237,14 +226,17 @@ def _trouble(attempt: _Attempt, timeout_s: float | None) -> Iterator[None]:
         raise _told(error, attempt, timeout_s) from error
 
 
-def _told(error: Exception, attempt: _Attempt, timeout_s: float | None) -> TransportError:
+def _told(error: Exception, attempt: _Attempt, timeout_s: float | None) -> Exception:
+    if isinstance(error.__cause__, Fenced):  # aiohttp wraps what keeps a body from being written
+        return Fenced(str(error.__cause__))
     why = str(error) or type(error).__name__
     if type(error) is TimeoutError and error.errno is None:  # the clock's, not the system's
         why = f"no answer within {timeout_s} s"
     elif isinstance(error, aiohttp.ClientPayloadError):
         why = "the connection broke in the middle of the answer"
     path = attempt.target.partition("?")[0]
-    return TransportError(f"{attempt.method} {path}: {why}", attempt.sent)
+    sent = attempt.sent and not isinstance(error, aiohttp.ClientConnectorError)
+    return TransportError(f"{attempt.method} {path}: {why}", sent)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
@@ -259,4 +251,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 def _target(path: str, params: Params | None) -> str:
-    return f"{path}?{urlencode(params)}" if params else path
+    return f"{path}?{_query(tuple(params.items()))}" if params else path
+
+
+_query = lru_cache(maxsize=64)(urlencode)  # every bind has the same
