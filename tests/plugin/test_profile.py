@@ -17,11 +17,12 @@ from bayplan.core.engine.profile import (
     ProfileConfig,
     ProfileError,
 )
-from bayplan.core.model.effects import Bind, Park, Placement
+from bayplan.core.model.effects import Bind, Park, Placement, Report
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.plugins import registry
 from bayplan.core.plugins.hooks import Ask, Candidate, Reads
+from bayplan.core.plugins.order import PrioritySort
 from bayplan.core.plugins.registry import BUILT_IN
 from bayplan.core.state.arrays import Codes, Ints
 from bayplan.core.state.cluster import Cluster
@@ -261,6 +262,51 @@ def test_a_picker_that_fails_leaves_it_to_the_scores(function: str, why: str) ->
 
     assert world.running() == by_scores.running()
     assert world.engine.picking.fallbacks == {why: 1}
+
+
+def test_a_picker_that_fails_again_and_again_is_told_of_ever_more_seldom() -> None:
+    told: list[str] = []
+    world = picked("raises")
+    world.engine.picking = Picking(report=told.append)
+    for i in range(10):
+        world.submit(f"train-{i}", gpus=1)
+
+    assert world.engine.picking.fallbacks == {"exception KeyError": 10}
+    assert told == [
+        f"profile bayplan, pod default/train-{times - 1}: the picker was not followed "
+        f"(exception KeyError; {times} so far)"
+        for times in (1, 2, 4, 8)
+    ]
+
+
+class FailsAsTheyLeave(PrioritySort):
+    name = "FailsAsTheyLeave"
+
+    def left(self, pod: Pod) -> None:
+        raise LookupError("a bug in a plugin")
+
+
+def test_an_order_that_fails_as_a_pod_leaves_holds_nothing_up() -> None:
+    order = {
+        "order": PluginSet(
+            enabled=(Enabled("FailsAsTheyLeave"),), disabled=(Enabled("PrioritySort"),)
+        )
+    }
+    known: dict[str, type] = {**BUILT_IN, "FailsAsTheyLeave": FailsAsTheyLeave}
+    world = World(profiles=[Profile(ProfileConfig(plugins=order), known)], a=8)
+    world.submit("train", gpus=1)
+
+    assert world.running() == {"train": "a"}
+    reports = [effect.text for effect in world.effects if isinstance(effect, Report)]
+    assert reports == [
+        "plugin FailsAsTheyLeave failed as pod default/train left the queue: "
+        "LookupError: a bug in a plugin"
+    ]
+    assert world.engine.plugin_errors == 1
+    world.submit("large", gpus=9)
+    world.finish("large")  # from the queue
+    world.submit("next", gpus=1)
+    assert world.running() == {"train": "a", "next": "a"}
 
 
 def test_a_picker_that_takes_too_long_is_not_followed() -> None:

@@ -225,7 +225,7 @@ TestHistories.settings = settings(
 RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
     | {"max_in_flight"}
-    | {"profiles", "verdicts", "picking", "plugin_errors"},  # made anew
+    | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"},  # made anew
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
     | {"announced", "sleeps_until", "has_alarm"},

@@ -97,7 +97,7 @@ class Service:
         self.elects = config.leader_election.leader_elect and not options.dry_run
         self.engine = Engine(
             profiles_of(config),
-            picking=Picking(clock.time),
+            picking=Picking(clock.time, report=lambda words: log.warning("%s", words)),
             max_in_flight=config.max_in_flight,
             rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
         )

@@ -22,6 +22,7 @@ from bayplan.scheduler.feed import (
 )
 from bayplan.scheduler.inbox import Inbox
 
+_AGAIN_S = 600.0  # the same trouble is told again after so long
 _NOT_THERE = (403, 404)  # a role without the kind, a server without the kind
 
 
@@ -43,7 +44,7 @@ class Watches:
             kind.what: NamedSink(inbox, report, kind) for kind in kinds(reader)
         }
         self.missing: dict[str, str] = {}  # by kind: why we go without
-        self._troubles: dict[str, str] = {}  # by kind: the last trouble, so that it is told once
+        self._troubles: dict[str, tuple[str, float]] = {}  # by kind: the last, and when it was told
         self.reflectors: dict[str, Reflector[Any]] = {
             "pod": Reflector(client, self.pods.watched(), self.pods, self._trouble("pod", False))
         }
@@ -93,8 +94,11 @@ class Watches:
                     if what == STORAGE_CLASS:
                         self._inbox.add(on.StorageClassesHidden())
                     self._inbox.wake()
-            elif self._troubles.get(what) != why:
-                self._troubles[what] = why
+                return
+            last, at = self._troubles.get(what, ("", 0.0))
+            now = self._client.clock.time()
+            if why != last or now - at >= _AGAIN_S:
+                self._troubles[what] = why, now
                 self._report(f"the watch of {plural(what)}: {why}")
 
         return tell

@@ -52,6 +52,7 @@ class Engine:
         self.picking = picking or Picking()
         self.max_in_flight = max_in_flight
         self.plugin_errors = 0
+        self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
         match event:
@@ -216,7 +217,12 @@ class Engine:
 
     def _drop_waiter(self, uid: str) -> Waiter:
         waiter = self.waiting.remove(uid)
-        self.order.left(waiter.pod)
+        try:
+            self.order.left(waiter.pod)
+        except Exception as error:  # it may order badly from here on; the pod is out all the same
+            self.plugin_errors += 1
+            words = f"plugin {self.order.name} failed as pod {waiter.pod.key} left the queue"
+            self._reports.append(do.Report(f"{words}: {type(error).__name__}: {error}"))
         if waiter.own is not None:
             self.cluster.release_terms(waiter.own)
             waiter.own = None
@@ -361,6 +367,9 @@ class Engine:
             except Exception as error:
                 self.waiting.rest(waiter, now)
                 effects.append(self._park(waiter.pod, error))
+        if self._reports:
+            effects += self._reports
+            self._reports.clear()
         return effects
 
     def _park(self, pod: Pod, error: Exception) -> do.Park:

@@ -1,7 +1,7 @@
 """Pick: a plain function over the feasible nodes in place of the scores.
 
 A picker that raises, gives something that is no index of a candidate, or takes too long is not
-followed: the scores decide, and the reason is counted.
+followed: the scores decide, and the reason is counted and told.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from bayplan.core.plugins.hooks import Ask, Candidate, Picker
 from bayplan.core.state.arrays import Ints, Rows
 
 Clock = Callable[[], float]
+Report = Callable[[str], None]
 
 
 class Pick(Struct, frozen=True):
@@ -25,11 +26,17 @@ class Pick(Struct, frozen=True):
 
 
 class Picking:
-    """Calls pickers. The clock comes from the driver; without one there is no time-out."""
+    """Calls pickers. The clock comes from the driver; without one there is no time-out.
 
-    def __init__(self, clock: Clock | None = None, limit_s: float = 0.1) -> None:
+    `report` hears of a reason the first time, and then ever more seldom.
+    """
+
+    def __init__(
+        self, clock: Clock | None = None, limit_s: float = 0.1, report: Report | None = None
+    ) -> None:
         self._clock = clock
         self._limit_s = limit_s
+        self._report = report
         self.fallbacks: dict[str, int] = {}  # by reason: how often the scores decided
 
     def pick(
@@ -42,7 +49,10 @@ class Picking:
         candidates = candidates_of(verdicts, nodes, verdict[order])
         index, why_not = self._ask(picker, ask, candidates)
         if why_not is not None:
-            self.fallbacks[why_not] = self.fallbacks.get(why_not, 0) + 1
+            times = self.fallbacks[why_not] = self.fallbacks.get(why_not, 0) + 1
+            if self._report is not None and times & (times - 1) == 0:
+                who = f"profile {verdicts.profile.name}, pod {ask.pod.key}"
+                self._report(f"{who}: the picker was not followed ({why_not}; {times} so far)")
         return Pick(int(nodes[index or 0]), index, why_not)
 
     def _ask(
