@@ -1,0 +1,115 @@
+"""Shared devices: the choice is the cheapest of all, for one request and for several."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayplan.core.devices import shared
+from bayplan.core.devices.shared import Card, Cards, Policy, Request, best, choose, cost
+
+POLICIES: tuple[Policy, ...] = ("binpack", "spread")
+SIZE = 16
+
+card = st.builds(Card, st.integers(0, SIZE), st.integers(0, 100), st.integers(0, 3))
+pool = st.lists(st.none() | card, min_size=1, max_size=4)
+request = st.builds(Request, st.integers(1, SIZE), st.sampled_from((0, 25, 50, 100)))
+policy = st.sampled_from(POLICIES)
+
+
+def brute(
+    cards: list[Card | None], requests: list[Request], policy: Policy
+) -> tuple[tuple[int, int, int], tuple[int, ...]] | None:
+    """Every way, one by one."""
+    ways = []
+    for way in product(range(len(cards)), repeat=len(requests)):
+        now = list(cards)
+        for position, asked in zip(way, requests, strict=True):
+            here = now[position]
+            if here is None or here.memory < asked.memory or here.compute < asked.compute:
+                break
+            now[position] = Card(
+                here.memory - asked.memory, here.compute - asked.compute, here.holders + 1
+            )
+        else:
+            ways.append((cost(cards, now, policy), way))
+    return min(ways, default=None)
+
+
+@given(pool, st.lists(request, min_size=1, max_size=3), policy)
+def test_brute_force_agrees(
+    cards: list[Card | None], requests: list[Request], policy: Policy
+) -> None:
+    cheapest = brute(cards, requests, policy)
+    assert choose(cards, requests, policy) == (cheapest and cheapest[1])
+
+
+@given(st.lists(pool, min_size=1, max_size=4), request, policy)
+def test_one_request_on_many_pools_is_answered_as_on_each(
+    pools: list[list[Card | None]], asked: Request, policy: Policy
+) -> None:
+    width = max(map(len, pools))
+    padded = [[*cards, *[None] * (width - len(cards))] for cards in pools]
+    table = Cards(
+        np.array([[c.memory if c else 0 for c in line] for line in padded], dtype=np.int64),
+        np.array([[c.compute if c else 0 for c in line] for line in padded], dtype=np.int64),
+        np.array([[c.holders if c else 0 for c in line] for line in padded], dtype=np.int64),
+        np.array([[c is not None for c in line] for line in padded]),
+    )
+    positions, costs = best(table, asked, policy)
+    alone = [choose(cards, [asked], policy) for cards in pools]
+    assert positions.tolist() == [-1 if way is None else way[0] for way in alone]
+    found = [brute(cards, [asked], policy) for cards in pools]
+    order = sorted(
+        (i for i, way in enumerate(found) if way is not None),
+        key=lambda i: found[i][0],  # type: ignore[index]
+    )
+    cheapest = [int(costs[i]) for i in order]
+    assert cheapest == sorted(cheapest)  # between pools they compare as the tuples do
+
+
+@given(pool, st.lists(request, min_size=1, max_size=3), policy)
+def test_what_is_too_much_to_search_still_gets_a_place_that_is_right(
+    cards: list[Card | None], requests: list[Request], policy: Policy
+) -> None:
+    way = shared._Search(cards, requests, policy).greedily()
+    if way is not None:
+        now = list(cards)
+        for position, asked in zip(way, requests, strict=True):
+            here = now[position]
+            assert here is not None
+            assert here.takes(asked)
+            now[position] = here.after(asked)
+
+
+def test_nine_pods_of_ten_on_eight_cards_of_sixteen_place_eight() -> None:
+    for policy in POLICIES:
+        cards: list[Card | None] = [Card(16, 100, 0)] * 8
+        placed = 0
+        for _ in range(9):
+            way = choose(cards, [Request(10)], policy)
+            if way is not None:
+                here = cards[way[0]]
+                assert here is not None
+                cards[way[0]] = here.after(Request(10))
+                placed += 1
+        assert placed == 8
+
+
+@pytest.mark.parametrize(
+    ("policy", "cards", "asked", "expected"),
+    [
+        ("binpack", [(16, 100, 0), (12, 100, 1), (6, 100, 1)], Request(6), 2),  # the best fit
+        ("binpack", [(16, 100, 0), (12, 50, 1), (6, 10, 1)], Request(6, 50), 1),
+        ("binpack", [(24, 100, 0), (16, 100, 0)], Request(8), 1),  # the smaller one is broken into
+        ("spread", [(16, 100, 0), (12, 100, 1)], Request(4), 0),
+        ("spread", [(8, 100, 2), (12, 100, 1)], Request(4), 0),  # it is shared already
+        ("spread", [(4, 100, 1), (12, 100, 1)], Request(4), 1),
+    ],
+)
+def test_by_hand(
+    policy: Policy, cards: list[tuple[int, int, int]], asked: Request, expected: int
+) -> None:
+    assert choose([Card(*each) for each in cards], [asked], policy) == (expected,)
