@@ -177,6 +177,7 @@ class Simulation:
             *waiting_that_fit(now, living),
             *waiting_without_a_word(now),
             *not_as_listed(self.history, now),
+            *(["the API failed; its log says how"] if self.api.crashes else ()),
         ]
 
     # ---- what happens

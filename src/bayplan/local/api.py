@@ -5,26 +5,28 @@ and says 501 to the rest. No authentication, no admission by webhooks or policie
 Streams are `watching`'s; bytes on a wire are `server`'s; waiting and faults are `transport`'s.
 """
 
+import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bayplan.kube.clock import Clock
 from bayplan.kube.defaults import SYSTEM_PRIORITIES
-from bayplan.local import discovery, events, pages, patches, problems, shapes, tables
+from bayplan.local import discovery, events, metadata, pages, patches, problems, shapes, tables
 from bayplan.local.bindings import bind, evict
-from bayplan.local.definitions import established
+from bayplan.local.definitions import settled
 from bayplan.local.kinds import (
     BUILT_IN,
     CORE_EVENT,
     DEFINITION,
     NAMESPACE,
+    OWN_GROUPS,
     POD,
     PRIORITY_CLASS,
     Kind,
     custom_kinds,
 )
 from bayplan.local.objects import Objects, Write
-from bayplan.local.pages import Pages
+from bayplan.local.pages import Asked, Pages
 from bayplan.local.paths import Target, target
 from bayplan.local.problems import Problem
 from bayplan.local.requests import (
@@ -47,6 +49,8 @@ from bayplan.local.selecting import Chosen, chosen
 from bayplan.local.store import Json, Store, Stored, encode
 from bayplan.local.watching import LONGEST_S, Render, Watch, too_large
 
+log = logging.getLogger("bayplan.local")
+
 _RETURNED_WHEN_DELETED = frozenset(
     {
         "Pod",
@@ -64,6 +68,7 @@ _RETURNED_WHEN_DELETED = frozenset(
     }
 )
 _PUT_CREATES = frozenset({"Lease", "Event"})  # what is not there yet
+_EVENTS_S = 3600.0  # as long as the API server keeps events
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 _PRIORITIES_SAY = {
@@ -80,10 +85,11 @@ _PRIORITIES_SAY = {
 class Api:
     def __init__(self, clock: Clock, rng: random.Random | None = None) -> None:
         self.store = Store()
-        self._clock = clock
+        self.clock = clock
         self.objects = Objects(self.store, clock, rng or random.Random())
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in BUILT_IN}
         self._pages = Pages()
+        self.crashes = 0  # requests that met a mistake of ours
         for name in FIRST_NAMESPACES:
             self.objects.create(NAMESPACE, {"metadata": {"name": name}})
         for name, description in _PRIORITIES_SAY.items():
@@ -101,9 +107,26 @@ class Api:
             return self._handle(request)
         except Problem as problem:
             return refusal(problem)
+        except Exception as error:
+            return refusal(self._crashed(request, error))
 
     def watch(self, request: Request) -> tuple[Watch, list[bytes]]:
         """A watch and its first lines; a `Problem` when there is none."""
+        try:
+            return self._watch(request)
+        except Problem:
+            raise
+        except Exception as error:
+            raise self._crashed(request, error) from error
+
+    def _crashed(self, request: Request, error: Exception) -> Problem:
+        """A mistake of ours must not end who asked: it is told, and counted."""
+        self.crashes += 1
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        text = f"Internal error occurred: {type(error).__name__}: {error}"
+        return Problem(500, "InternalError", text[:1000])
+
+    def _watch(self, request: Request) -> tuple[Watch, list[bytes]]:
         about = self._target(request)
         if request.method != "GET" or about.sub:
             raise problems.bad_method()
@@ -155,7 +178,7 @@ class Api:
                 return self._replace(about, request)
             case "PATCH", True:
                 return self._patch(about, request)
-            case "DELETE", True:
+            case "DELETE", True if not about.sub:
                 return self._delete(about, request)
             case "DELETE", False:
                 return self._delete_all(about, request)
@@ -179,6 +202,7 @@ class Api:
         what = self._chosen(about, request.params)
         pages.check(request.params)
         token, limit = request.params.get("continue", ""), number(request.params, "limit")
+        number(request.params, "timeoutSeconds")
         since = request.params.get("resourceVersion", "")
         if since and int(since) > self.store.revision and not token:
             raise too_large(int(since), self.store.revision)
@@ -189,7 +213,8 @@ class Api:
             items = self.store.items(about.kind.store, about.namespace)
             return [stored for _, stored in items if what.has(stored)]
 
-        page = self._pages.page(token, int(limit or 0), find, self.store.revision)
+        asked = Asked(about.kind.store, what, find)
+        page = self._pages.page(asked, token, max(limit or 0, 0), self.store.revision)
         head: Json = {"resourceVersion": str(page.revision)}
         if page.next:
             head["continue"] = page.next
@@ -197,7 +222,7 @@ class Api:
                 head["remainingItemCount"] = page.left
         if tables.wanted(request.accept):
             return _ok(
-                tables.table(about.kind, page.items, head, self._clock.wall(), request.params)
+                tables.table(about.kind, page.items, head, self.clock.wall(), request.params)
             )
         if tables.metadata_wanted(request.accept):
             return _ok(tables.metadata_list(page.items, head))
@@ -219,7 +244,7 @@ class Api:
     def _render(self, kind: Kind, request: Request) -> Render:
         """How an object is sent, for one who asked like this."""
         if tables.wanted(request.accept):
-            params, clock = request.params, self._clock
+            params, clock = request.params, self.clock
             return lambda stored: encode(
                 tables.table(kind, [stored], _revision(stored), clock.wall(), params)
             )
@@ -241,22 +266,44 @@ class Api:
         if about.kind.namespaced and not about.namespace:
             raise problems.bad_method()
         must_be_of(about, value["metadata"])
+        if about.kind.kind == "Event":
+            self._expire_events(about.kind)
+        if about.kind == DEFINITION:
+            value = settled(value, None, self.objects.now())
         stored = self.objects.create(about.kind, value, is_dry(request))
         if about.kind == DEFINITION and not is_dry(request):
-            stored = self._establish(about, stored)
+            self._serve(stored.value)
         return self._shown(about, request, stored, 201)
 
-    def _establish(self, about: Target, stored: Stored) -> Stored:
-        """A new kind is served at once, as the API server would soon."""
-        key = ("", stored.value["metadata"]["name"])
-        try:
-            made = custom_kinds(stored.value)
-        except (KeyError, TypeError, AttributeError) as error:
-            self.store.remove(about.kind.store, key, stored.value)
-            raise problems.bad_request(f"the definition has no {error}") from None
-        for kind in made:
-            self._kinds[kind.group, kind.version, kind.plural] = kind
-        return self.store.put(about.kind.store, key, established(stored.copy()))
+    def _expire_events(self, kind: Kind) -> None:
+        """Two old ones for each new one, so that they never pile up."""
+        for key, stored in self.store.oldest(kind.store, 2):
+            made = metadata.seconds(stored.value["metadata"]["creationTimestamp"])
+            if made + _EVENTS_S < self.clock.wall():
+                self.store.remove(kind.store, key, stored.copy())
+
+    def _serve(self, definition: Json) -> None:
+        """What a definition says is served at once, as the API server would soon, and no more."""
+        name = definition["metadata"]["name"]
+        made = {(kind.group, kind.version, kind.plural): kind for kind in custom_kinds(definition)}
+        for place, kind in list(self._kinds.items()):
+            if kind.custom and kind.resource == name and place not in made:
+                del self._kinds[place]
+        self._kinds |= made
+
+    def _update(self, about: Target, change: Callable[[Json], Json], how: Write) -> Stored:
+        if about.kind != DEFINITION or how.sub:
+            return self.objects.update(about.kind, about.key, change, how)
+        old = self._found(about).value
+
+        def checked(copy: Json) -> Json:
+            return settled(change(copy), old, self.objects.now())
+
+        stored = self.objects.update(about.kind, about.key, checked, how)
+        if not how.dry_run:
+            self._serve(stored.value)
+            self._retire(stored.value)
+        return stored
 
     def _replace(self, about: Target, request: Request) -> Answer:
         value = body_of(self.kinds, about, request)
@@ -272,7 +319,7 @@ class Api:
         if about.kind.kind == "Event":
             value = events.stored(about.kind, value)
         how = Write(about.sub, is_dry(request), whole=True)
-        stored = self.objects.update(about.kind, about.key, lambda old: value, how)
+        stored = self._update(about, lambda old: value, how)
         return self._shown(about, request, stored)
 
     def _patch(self, about: Target, request: Request) -> Answer:
@@ -310,12 +357,13 @@ class Api:
             return events.stored(about.kind, new) if about.kind.kind == "Event" else new
 
         how = Write(about.sub, is_dry(request))
-        stored = self.objects.update(about.kind, about.key, change, how)
+        stored = self._update(about, change, how)
         return self._shown(about, request, stored)
 
     def _delete(self, about: Target, request: Request) -> Answer:
-        stored = self.objects.delete(about.kind, about.key, deletion(request), is_dry(request))
-        if about.kind == DEFINITION and not is_dry(request):
+        options = deletion(request)
+        stored = self.objects.delete(about.kind, about.key, options)
+        if about.kind == DEFINITION and not options.dry_run:
             self._retire(stored.value)
         if about.kind.kind in _RETURNED_WHEN_DELETED or stored.value["metadata"].get("finalizers"):
             return self._shown(about, request, stored)
@@ -326,22 +374,27 @@ class Api:
         return _ok(_success(details))
 
     def _retire(self, definition: Json) -> None:
-        """A kind that is gone takes its objects along."""
-        for kind in custom_kinds(definition):
-            self._kinds.pop((kind.group, kind.version, kind.plural), None)
-            for key, stored in self.store.items(kind.store):
-                self.store.remove(kind.store, key, stored.copy())
+        """A definition that is gone takes its kinds and their objects along."""
+        name, spec = definition["metadata"]["name"], definition["spec"]
+        if self.store.get(DEFINITION.store, ("", name)) or spec["group"] in OWN_GROUPS:
+            return
+        self._serve({**definition, "spec": {**spec, "versions": []}})
+        for key, stored in self.store.items(name):
+            self.store.remove(name, key, stored.copy())
 
     def _delete_all(self, about: Target, request: Request) -> Answer:
-        if about.kind.namespaced and not about.namespace:
+        if about.kind == NAMESPACE or (about.kind.namespaced and not about.namespace):
             raise problems.bad_method()
         what, options = self._chosen(about, request.params), deletion(request)
         items = self.store.items(about.kind.store, about.namespace)
         gone = []
         for key, stored in items:
             if what.has(stored):
-                self.objects.delete(about.kind, key, options, is_dry(request))
+                self.objects.delete(about.kind, key, options)
                 gone.append(stored)  # as it was
+        if about.kind == DEFINITION:
+            for stored in gone:
+                self._retire(stored.value)
         head = {"resourceVersion": str(self.store.revision)}
         return self._listed(about.kind, request, gone, head)
 
@@ -353,7 +406,7 @@ class Api:
         value = body_of(self.kinds, about, request, kind)
         shapes.check_action(kind, value)
         if about.sub == "binding":
-            bind(self.objects, about, value, self._clock.wall(), is_dry(request))
+            bind(self.objects, about, value, self.clock.wall(), is_dry(request))
             return Answer(201, encode(_success(code=201)) + b"\n")
         evict(self.store, self.objects, about, value, is_dry(request))
         return Answer(201, encode(_success(code=201)) + b"\n")

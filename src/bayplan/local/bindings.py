@@ -1,6 +1,9 @@
 """What is done to a pod by creating something below it: a Binding, an Eviction."""
 
+from collections.abc import Sequence
+
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.kube import wire
 from bayplan.kube.terms import Wrong, label_selector
@@ -24,7 +27,7 @@ _RETRY_S = 10  # what the API server tells those whose eviction it refuses
 def bind(objects: Objects, about: Target, binding: Json, wall: float, dry_run: bool) -> None:
     """Node, annotations, labels and condition in one step; nothing is checked but what must be."""
     given = binding["metadata"]
-    if given.get("name") not in (None, "", about.name):
+    if given.get("name") != about.name:
         raise problems.bad_request("name in URL does not match name in Binding object")
     if given.get("namespace") not in (None, "", about.namespace):
         raise problems.bad_request(
@@ -93,12 +96,13 @@ def evict(store: Store, objects: Objects, about: Target, eviction: Json, dry_run
         raise problems.not_found(POD, about.name)
     pod = found.value
     deletion = deletion_of(eviction.get("deleteOptions") or {})
+    dry_run = dry_run or deletion.dry_run
     runs = (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed", "Pending")
     if runs and not pod["metadata"].get("deletionTimestamp"):
         _spend_budget(store, objects, about, pod, dry_run)
     if not dry_run:
         objects.rewrite(POD, about.key, lambda old: _targeted(old, objects.now()))
-    objects.delete(POD, about.key, deletion, dry_run)
+    objects.delete(POD, about.key, replace(deletion, dry_run=dry_run))
 
 
 def _targeted(pod: Json, now: str) -> Json:
@@ -115,7 +119,7 @@ def _targeted(pod: Json, now: str) -> Json:
 def _spend_budget(store: Store, objects: Objects, about: Target, pod: Json, dry_run: bool) -> None:
     budgets = []
     for key, stored in store.items(BUDGET.store, about.namespace):
-        if protects(stored.value, pod):
+        if protected(stored.value, [pod]):
             budgets.append((key, stored.value))
     if not budgets:
         return
@@ -155,14 +159,16 @@ def _spend_budget(store: Store, objects: Objects, about: Target, pod: Json, dry_
     objects.update(BUDGET, key, spend, Write("status", dry_run))
 
 
-def protects(budget: Json, pod: Json) -> bool:
-    """Whether a budget is about a pod of its namespace."""
+def protected(budget: Json, pods: Sequence[Json]) -> list[Json]:
+    """Those of its namespace's pods that a budget is about."""
     try:
         given = msgspec.convert(budget["spec"].get("selector"), wire.LabelSelector | None)
         selector = label_selector(given, "spec.selector")
     except (Wrong, msgspec.ValidationError):
-        return False
-    return selector is not None and selector.matches(pod["metadata"].get("labels") or {})
+        return []
+    if selector is None:
+        return []
+    return [pod for pod in pods if selector.matches(pod["metadata"].get("labels") or {})]
 
 
 def is_ready(pod: Json) -> bool:

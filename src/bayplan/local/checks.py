@@ -3,9 +3,11 @@
 import re
 from typing import Any
 
-from bayplan.local.kinds import BUDGET, PRIORITY_CLASS, Kind
-from bayplan.local.problems import Cause, forbidden, required, wrong
-from bayplan.local.store import Json
+from bayplan.core.model.quantity import parse_json
+from bayplan.local.kinds import BUDGET, NODE, PRIORITY_CLASS, Kind
+from bayplan.local.metadata import check_key
+from bayplan.local.problems import Cause, forbidden, not_one_of, required, wrong
+from bayplan.local.store import Json, encode
 
 _HIGHEST_PRIORITY = 1_000_000_000  # above are the system's
 _PERCENT = re.compile(r"[0-9]+%")
@@ -13,6 +15,7 @@ _PERCENT_RULE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
     "'93%', regex used for validation is '[0-9]+%')"
 )
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def check_new(kind: Kind, value: Json) -> list[Cause]:
@@ -20,6 +23,8 @@ def check_new(kind: Kind, value: Json) -> list[Cause]:
         return _check_budget(value["spec"])
     if kind == PRIORITY_CLASS:
         return _check_priority(value)
+    if kind == NODE:
+        return _check_node(value)
     if kind.kind == "PersistentVolumeClaim":
         return _check_claim(value["spec"])
     if kind.kind == "StorageClass" and not value.get("provisioner"):
@@ -41,6 +46,29 @@ def _check_priority(value: Json) -> list[Cause]:
         text = f"maximum allowed value of a user defined priority is {_HIGHEST_PRIORITY}"
         return [forbidden("value", text)]
     return []
+
+
+def _check_node(node: Json) -> list[Cause]:
+    causes = []
+    for i, taint in enumerate((node.get("spec") or {}).get("taints") or ()):
+        path = f"metadata.taints[{i}]"  # as the API server calls them
+        effect = taint.get("effect")
+        causes += check_key(f"{path}.key", taint.get("key") or "")
+        if not effect:
+            causes.append(required(f"{path}.effect"))
+        elif effect not in _EFFECTS:
+            causes.append(not_one_of(f"{path}.effect", effect, *_EFFECTS))
+    return causes + check_node_status(node)
+
+
+def check_node_status(node: Json) -> list[Cause]:
+    status = node.get("status") or {}
+    return [
+        wrong(f"status.{field}.{name}", str(amount), "must be greater than or equal to 0")
+        for field in ("capacity", "allocatable")
+        for name, amount in (status.get(field) or {}).items()
+        if parse_json(encode(amount)) < 0
+    ]
 
 
 def _check_budget(spec: Json) -> list[Cause]:

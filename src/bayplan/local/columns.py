@@ -18,7 +18,7 @@ def _pod(value: Json, wall: float) -> list[Any]:
     spec, status = value["spec"], _status(value)
     told = status.get("containerStatuses") or []
     ready = sum(1 for c in told if c.get("ready") and "running" in (c.get("state") or {}))
-    restarts = sum(c.get("restartCount", 0) for c in told)
+    restarts = sum(c.get("restartCount") or 0 for c in told)
     gates = spec.get("readinessGates") or ()
     return [
         value["metadata"]["name"],

@@ -6,11 +6,13 @@ goes when nobody uses it.
 """
 
 import asyncio
+import logging
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from bayplan.local.api import Api
-from bayplan.local.bindings import allowed, is_ready, protects
+from bayplan.local.bindings import allowed, is_ready, protected
 from bayplan.local.defaults import PROTECTION
 from bayplan.local.kinds import BUDGET, CLAIM, NAMESPACE, POD, VOLUME, Kind
 from bayplan.local.objects import Deletion, Write
@@ -18,20 +20,24 @@ from bayplan.local.pods import has_ended
 from bayplan.local.problems import Problem
 from bayplan.local.store import Json, Key, Stored
 
+log = logging.getLogger("bayplan.local")
+
+_MOMENT_S = 0.05
 _WATCHED = (BUDGET, NAMESPACE, POD, CLAIM, VOLUME)
 
 
 class Controllers:
     def __init__(self, api: Api) -> None:
-        self._api, self._store = api, api.store
+        self._api, self._store, self._clock = api, api.store, api.clock
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. What happens within a moment is looked at together."""
         stops = [self._store.listen(kind.store, self._changed.set) for kind in _WATCHED]
         try:
             while True:
                 await self._changed.wait()
+                await self._clock.sleep(_MOMENT_S)
                 self._changed.clear()
                 self.settle()
         finally:
@@ -40,16 +46,35 @@ class Controllers:
 
     def settle(self) -> None:
         """Brings everything to where it should be, as far as it can get in one go."""
+        budgets: dict[str, list[tuple[Key, Stored]]] = {}
         for key, stored in self._store.items(BUDGET.store):
-            status = self._budget_status(stored.value)
-            if status != stored.value.get("status"):
-                self._store.put(BUDGET.store, key, {**stored.copy(), "status": status})
+            budgets.setdefault(key[0], []).append((key, stored))
+        for namespace, here in budgets.items():
+            pods = [found.value for _, found in self._store.items(POD.store, namespace)]
+            for key, stored in here:
+                with self._kept_going(BUDGET, key):
+                    self._count(key, stored, pods)
         for kind in (CLAIM, VOLUME):
             for key, stored in self._store.items(kind.store):
-                self._release(kind, key, stored)
+                with self._kept_going(kind, key):
+                    self._release(kind, key, stored)
         for key, stored in self._store.items(NAMESPACE.store):
             if stored.value["metadata"].get("deletionTimestamp"):
-                self._empty(key[1], stored)
+                with self._kept_going(NAMESPACE, key):
+                    self._empty(key[1], stored)
+
+    @contextmanager
+    def _kept_going(self, kind: Kind, key: Key) -> Iterator[None]:
+        """One odd object must not keep the others from their turn."""
+        try:
+            yield
+        except Exception:
+            log.exception("%s %s cannot be settled", kind.kind, "/".join(filter(None, key)))
+
+    def _count(self, key: Key, stored: Stored, pods: list[Json]) -> None:
+        status = self._budget_status(stored.value, pods)
+        if status != stored.value.get("status"):
+            self._store.put(BUDGET.store, key, {**stored.copy(), "status": status})
 
     def _release(self, kind: Kind, key: Key, stored: Stored) -> None:
         """Takes away what protects a claim or volume while it is in use."""
@@ -78,16 +103,10 @@ class Controllers:
                     return True
         return False
 
-    def _budget_status(self, budget: Json) -> Json:
-        namespace = budget["metadata"]["namespace"]
-        pods = [
-            stored.value
-            for _, stored in self._store.items(POD.store, namespace)
-            if protects(budget, stored.value)
-        ]
+    def _budget_status(self, budget: Json, pods: list[Json]) -> Json:
         alive = [
             pod
-            for pod in pods
+            for pod in protected(budget, pods)
             if not pod["metadata"].get("deletionTimestamp") and not has_ended(pod)
         ]
         healthy = sum(map(is_ready, alive))
@@ -114,7 +133,10 @@ class Controllers:
         if left == 0:
             value = stored.copy()
             value["spec"] = {"finalizers": []}
-            self._store.remove(NAMESPACE.store, ("", name), value)
+            if not value["metadata"].get("finalizers"):
+                self._store.remove(NAMESPACE.store, ("", name), value)
+            elif value != stored.value:
+                self._store.put(NAMESPACE.store, ("", name), value)
 
     def _empty_of(self, kind: Kind, namespace: str) -> int:
         """How many are left: pods that end first, and what has finalizers."""

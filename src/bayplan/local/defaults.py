@@ -4,6 +4,7 @@ from base64 import b64encode
 
 from bayplan.local import events
 from bayplan.local.kinds import BUDGET, DEFINITION, NAMESPACE, NODE, PRIORITY_CLASS, Kind
+from bayplan.local.metadata import NAME_LABEL
 from bayplan.local.store import Json
 
 _FIELDS: dict[str, Json] = {
@@ -40,7 +41,7 @@ def created(kind: Kind, value: Json, now: str) -> Json:
     if kind == NAMESPACE:
         value["spec"] = {"finalizers": ["kubernetes"]}
         labels = {**(about.get("labels") or {})}
-        about["labels"] = {**labels, "kubernetes.io/metadata.name": about.get("name", "")}
+        about["labels"] = {**labels, NAME_LABEL: about.get("name", "")}
     if "status" in kind.subresources and kind not in (DEFINITION, NODE):
         value.pop("status", None)
     if kind.kind in FIRST_STATUS:

@@ -9,10 +9,13 @@ from typing import Any
 from bayplan.local.defaults import FIRST_STATUS
 from bayplan.local.events import ALWAYS, ALWAYS_V1
 from bayplan.local.kinds import CORE_EVENT, Kind
+from bayplan.local.problems import bad_request
 from bayplan.local.store import Json
 
+DEEPEST = 200  # levels of an object; the API server reads 10,000, which Python could not walk
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _MAPS = ("data", "binaryData", "parameters", "labels", "annotations")
+_TEXTS = frozenset({"data", "binaryData", "labels", "annotations", "nodeSelector", "matchLabels"})
 _AMOUNTS = ("requests", "limits", "overhead", "capacity", "allocatable", "nodeSelector")
 _PLAIN_FLAGS = frozenset(  # that are not printed when they are false
     {"hostNetwork", "hostPID", "hostIPC", "stdin", "stdinOnce", "tty", "unschedulable", "readOnly"}
@@ -70,9 +73,10 @@ def blank(kind: Kind) -> Json:
 
 def settle(kind: Kind, value: Json) -> Json:
     """The object as it would be printed, a new one."""
+    check_depth(value)
     if kind.custom:
         return value
-    value = _slim(_without_nulls(value))
+    value = _slim(without_nulls(value))
     if kind.kind == "Event":
         return {**ALWAYS_V1, **value}
     value["metadata"] = _without_empty(value.get("metadata") or {})
@@ -148,9 +152,27 @@ def _without_empty(part: Any, but: tuple[str, ...] = ()) -> Any:
     return {key: value for key, value in part.items() if key in but or value not in ("", [], {})}
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any, field: str = "") -> Any:
+    """What is null is left out; in a map of texts it is the empty one."""
     if isinstance(value, dict):
-        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+        if field in _TEXTS:
+            return {key: "" if part is None else part for key, part in value.items()}
+        return {key: without_nulls(part, key) for key, part in value.items() if part is not None}
     if isinstance(value, list):
-        return [_without_nulls(part) for part in value]
+        return [without_nulls(part) for part in value]
     return value
+
+
+def check_depth(value: Any) -> None:
+    """A `Problem` when it is nested too deeply."""
+    level: list[Any] = [[value]]
+    for _ in range(DEEPEST + 1):
+        level = [
+            inner
+            for part in level
+            for inner in (part.values() if isinstance(part, dict) else part)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise bad_request(f"exceeded max depth: more than {DEEPEST} levels of objects and lists")

@@ -42,7 +42,7 @@ class Kind(Struct, frozen=True):
     @property
     def store(self) -> str:
         """Kinds with the same key are the same objects."""
-        return "events" if self.kind == "Event" else self.resource
+        return "events" if self.kind == "Event" and not self.custom else self.resource
 
 
 def _core(plural: str, kind: str, *short: str, **more: object) -> Kind:
@@ -118,6 +118,8 @@ BUILT_IN = (
     DEFINITION,
 )
 
+OWN_GROUPS = frozenset(kind.group for kind in BUILT_IN)
+
 # Kinds that every cluster has and that would do nothing here: no controller would act on them.
 UNSUPPORTED = {
     "apps": ("deployments", "replicasets", "statefulsets", "daemonsets", "controllerrevisions"),
@@ -129,33 +131,37 @@ UNSUPPORTED = {
 
 
 def custom_kinds(definition: dict[str, Any]) -> list[Kind]:
-    """The kinds that a CustomResourceDefinition brings: one for each version that is served."""
-    spec = definition.get("spec")
-    if not isinstance(spec, dict):
+    """The kinds that a CustomResourceDefinition brings: one for each version that is served.
+
+    The API server's own groups stay as they are, whatever is defined in them.
+    """
+    spec = definition["spec"]
+    names = spec["names"]
+    if spec["group"] in OWN_GROUPS:
         return []
-    names = spec.get("names") or {}
-    found = []
-    for version in spec.get("versions") or ():
-        if version.get("served", True):
-            status = "status" in (version.get("subresources") or {})
-            found.append(
-                Kind(
-                    group=spec["group"],
-                    version=version["name"],
-                    plural=names["plural"],
-                    kind=names["kind"],
-                    namespaced=spec.get("scope") != "Cluster",
-                    short=tuple(names.get("shortNames") or ()),
-                    categories=tuple(names.get("categories") or ()),
-                    subresources=("status",) if status else (),
-                    custom=True,
-                    columns=tuple(map(_column, version.get("additionalPrinterColumns") or ())),
-                )
-            )
-    return found
+    return [
+        Kind(
+            group=spec["group"],
+            version=version["name"],
+            plural=names["plural"],
+            kind=names["kind"],
+            namespaced=spec["scope"] != "Cluster",
+            short=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
+            subresources=("status",) if _has_status(version) else (),
+            custom=True,
+            columns=tuple(map(_column, version.get("additionalPrinterColumns") or ())),
+        )
+        for version in spec["versions"]
+        if version["served"]
+    ]
+
+
+def _has_status(version: dict[str, Any]) -> bool:
+    return (version.get("subresources") or {}).get("status") is not None
 
 
 def _column(given: dict[str, Any]) -> Column:
     """Plain paths such as `.spec.minMember`; what needs more of JSONPath stays empty."""
-    path = tuple(filter(None, str(given["jsonPath"]).split(".")))
-    return Column(given["name"], given.get("type", "string"), path, given.get("priority", 0))
+    path = tuple(filter(None, given["jsonPath"].split(".")))
+    return Column(given["name"], given["type"], path, given.get("priority") or 0)

@@ -8,6 +8,7 @@ runs for `bayplan.dev/run-seconds`, or until it is deleted. A node whose annotat
 import asyncio
 import heapq
 import itertools
+import logging
 import random
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ from bayplan.local.metadata import timestamp
 from bayplan.local.statuses import Seen, SeenNode, ended, host, node_conditions, node_info, running
 
 Json = dict[str, Any]
+log = logging.getLogger("bayplan.local")
 
 RUN_SECONDS = "bayplan.dev/run-seconds"
 PRETEND = "bayplan.dev/pretend"
@@ -121,8 +123,10 @@ class Kubelets:
                 return
             path, patch = LEASES.path(LEASE_SPACE, name), _encode({"spec": spec})
             await self._client.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
-        except (ApiError, TransportError):
+        except (ApiError, TransportError) as error:
             self.failures += 1
+            if isinstance(error, ApiError) and error.status == 404:
+                self._ours[name] = False  # somebody deleted it: the next one is new
 
     def see_node(self, node: SeenNode) -> None:
         name = node.metadata["name"]
@@ -161,7 +165,7 @@ class Kubelets:
             )
         node = self._nodes.get(name)
         kept = (node.spec.get("taints") or ()) if node else ()
-        taints = [taint for taint in kept if taint["key"] != _NOT_READY]
+        taints = [taint for taint in kept if taint.get("key") != _NOT_READY]
         if not ready:
             taints += [{"key": _NOT_READY, "effect": e} for e in ("NoSchedule", "NoExecute")]
         path = NODES.path(name=name)
@@ -241,6 +245,9 @@ class Kubelets:
                 if not isinstance(error, ApiError) or error.status not in (404, 409):
                     self.failures += 1
                     self._later(1.0, what, pod)
+            except Exception:  # an odd object is no reason to leave the others alone
+                self.failures += 1
+                log.exception("%s of pod %s on node %s failed", what, pod.uid, pod.node)
             finally:
                 self._busy -= 1
 
@@ -261,7 +268,7 @@ class Kubelets:
     async def _start(self, pod: Seen) -> None:
         node = self._nodes.get(pod.node)
         if node is None or _pretends(node) == "fail":
-            if pod.node in self._ours:
+            if pod.uid in self._pods.get(pod.node, {}):
                 self._later(1.0, "start", pod)  # nobody is there yet to start it
             return
         refusal = self._refusal(pod, node)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from bayplan.core.model.selectors import is_label_key, is_label_value
 from bayplan.local.kinds import Kind
-from bayplan.local.problems import Cause, required, wrong
+from bayplan.local.problems import Cause, forbidden, required, wrong
 from bayplan.local.store import Json
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -36,17 +36,30 @@ _VALUE_RULE = (
     "and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or "
     "'12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
+NAME_LABEL = "kubernetes.io/metadata.name"  # of every namespace
 _MOST_ANNOTATION_BYTES = 256 << 10
+_END = 253_402_300_799.0  # of the year 9999; a pod may be given more time than that
 _ROLES = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
 
 def timestamp(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(min(wall, _END), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(timestamp: str) -> float:
     """The other way round."""
     return datetime.fromisoformat(timestamp).timestamp()
+
+
+def check_finalizers(was: Json, metadata: Json) -> list[Cause]:
+    """What is being deleted gets no new ones."""
+    before, after = was.get("finalizers") or [], metadata.get("finalizers") or []
+    new = [name for name in after if name not in before]
+    if not new or not was.get("deletionTimestamp"):
+        return []
+    shown = ", ".join(f'"{name}"' for name in new)
+    rule = "no new finalizers can be added if the object is being deleted, found new finalizers"
+    return [forbidden("metadata.finalizers", f"{rule} []string{{{shown}}}")]
 
 
 def stamp_new(metadata: Json, wall: float, rng: random.Random) -> None:
@@ -91,6 +104,12 @@ def check(kind: Kind, metadata: Json) -> list[Cause]:
         text = f"Too long: may not be more than {_MOST_ANNOTATION_BYTES} bytes"
         causes.append(Cause("TooLong", "metadata.annotations", text))
     return causes
+
+
+def check_key(field: str, key: str) -> list[Cause]:
+    """Of a qualified name, such as a taint's or a scheduling gate's."""
+    causes = [] if key else [wrong(field, key, "name part must be non-empty")]
+    return causes if is_label_key(key) else [*causes, wrong(field, key, _KEY_RULE)]
 
 
 def _pairs(metadata: Json, field: str) -> Json:

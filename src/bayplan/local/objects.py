@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from bayplan.kube.clock import Clock
@@ -25,11 +26,13 @@ from bayplan.local import (
 from bayplan.local.kinds import (
     DEFINITION,
     NAMESPACE,
+    NODE,
     POD,
     PRIORITY_CLASS,
     RUNTIME_CLASS,
     Kind,
 )
+from bayplan.local.metadata import NAME_LABEL
 from bayplan.local.problems import Cause, Problem
 from bayplan.local.store import Json, Key, Store, Stored, encode
 
@@ -45,7 +48,9 @@ _UNCHANGEABLE = (
     "selfLink",
     "managedFields",
 )
-_MUST_NAME_REVISION = frozenset({"Lease", "PodDisruptionBudget"})  # in an update
+_MUST_NAME_REVISION = frozenset(
+    {"Lease", "PodDisruptionBudget", "CustomResourceDefinition"}
+)  # in an update
 _STALE_DELETE = {
     "UID": (
         "the UID in the precondition ({wanted}) does not match the UID in record ({found}). "
@@ -56,6 +61,10 @@ _STALE_DELETE = {
         "record ({found}). The object might have been modified"
     ),
 }
+
+
+_POLICIES = ("Foreground", "Background", "Orphan")  # nothing is owned here, so they are alike
+_LASTING = frozenset({"default", "kube-public", "kube-system"})
 
 
 class Preconditions(Struct, frozen=True):
@@ -74,13 +83,27 @@ class Write(Struct, frozen=True):
 class Deletion(Struct, frozen=True):
     grace_s: int | None = None
     preconditions: Preconditions = Preconditions()
+    dry_run: bool = False
 
 
 def deletion_of(options: Json) -> Deletion:
     """From DeleteOptions."""
     given = options.get("preconditions") or {}
     wanted = Preconditions(given.get("uid") or "", given.get("resourceVersion") or "")
-    return Deletion(options.get("gracePeriodSeconds"), wanted)
+    policy = options.get("propagationPolicy") or _POLICIES[0]
+    if policy not in _POLICIES:
+        cause = problems.not_one_of("propagationPolicy", policy, *_POLICIES, "nil")
+        raise problems.invalid_options([cause], "DeleteOptions")
+    grace_s = options.get("gracePeriodSeconds")
+    if grace_s is not None and grace_s < 0:
+        grace_s = 1
+    return Deletion(grace_s, wanted, is_dry_run(options.get("dryRun") or [], "DeleteOptions"))
+
+
+def is_dry_run(given: list[str], options: str) -> bool:
+    if set(given) <= {"All"}:
+        return bool(given)
+    raise problems.invalid_options([problems.not_one_of("dryRun", given, "All")], options)
 
 
 class Objects:
@@ -90,6 +113,7 @@ class Objects:
     # ---- create
 
     def create(self, kind: Kind, value: Json, dry_run: bool = False) -> Stored:
+        value = value if kind.custom else forms.without_nulls(value)
         shapes.check(kind, value)
         quantities.settle(kind.kind, value)
         about = value["metadata"]
@@ -173,10 +197,11 @@ class Objects:
         if old is None:
             raise problems.not_found(kind, key[1])
         new = change(old.copy())
+        new = new if kind.custom else forms.without_nulls(new)
         shapes.check(kind, new)
         quantities.settle(kind.kind, new)
-        if kind == POD and how.whole and not how.sub:
-            new = pods.refilled(new, old.value)
+        if kind == POD and not how.sub:
+            new = pods.refilled(new, old.value) if how.whole else pods.tolerating(new)
         was = old.value["metadata"]
         causes = self._hold(kind, key, was, new["metadata"], how)
         new["kind"], new["apiVersion"] = old.value["kind"], old.value["apiVersion"]
@@ -186,10 +211,11 @@ class Objects:
         self._divide(kind, old.value, new, how.sub)
         new = forms.settle(kind, defaults.filled(kind, new))
         causes += metadata.check(kind, new["metadata"])
+        causes += metadata.check_finalizers(was, new["metadata"])
         causes += self._check_update(kind, old.value, new, how.sub)
         if causes:
             raise problems.invalid(kind, key[1], causes)
-        if new == old.value:
+        if _same(new, old.value):
             return old  # nothing is written, and nobody hears of it
         if how.dry_run:
             return Stored(new, encode(new), old.revision)
@@ -221,7 +247,7 @@ class Objects:
         if revision and not revision.isdecimal():
             text = f'strconv.ParseUint: parsing "{revision}": invalid syntax'
             raise Problem(500, "", text)
-        if revision and revision != was["resourceVersion"]:
+        if revision not in (None, "", "0", was["resourceVersion"]):
             raise problems.modified(kind, key[1])
         wrong_uid = uid and uid != was["uid"]
         return [problems.wrong("metadata.uid", uid, "field is immutable")] if wrong_uid else []
@@ -235,29 +261,37 @@ class Objects:
             for field in old:
                 if field not in ("metadata", "status"):
                     new[field] = old[field]
-            for field in ("ownerReferences", "finalizers"):
+            for field in ("ownerReferences", *(() if kind == POD else ("finalizers",))):
                 _carry(new["metadata"], old["metadata"], field)
+            if kind.custom:
+                new["metadata"] = old["metadata"]
             if kind == POD:
                 quality = (old.get("status") or {}).get("qosClass")
                 new["status"] = {"qosClass": quality, **(new.get("status") or {})}
             return
         if "status" in kind.subresources and kind != DEFINITION:
             _carry(new, old, "status")
+        if kind == NAMESPACE and sub != "finalize":
+            new["spec"] = {**(new.get("spec") or {}), "finalizers": old["spec"]["finalizers"]}
+            labels = new["metadata"].get("labels") or {}
+            new["metadata"]["labels"] = {**labels, NAME_LABEL: old["metadata"]["name"]}
         numbered = old["metadata"].get("generation")
         if kind == PRIORITY_CLASS:
             return  # counts from one, and never further
-        if numbered and _spec(new) != _spec(old):
+        if numbered and not _same(_spec(new), _spec(old)):
             new["metadata"]["generation"] = numbered + 1
 
     def _check_update(self, kind: Kind, old: Json, new: Json, sub: str) -> list[Cause]:
         if sub:
-            return []
+            return checks.check_node_status(new) if kind == NODE else []
         return pods.check_update(old, new) if kind == POD else checks.check_update(kind, old, new)
 
     # ---- delete
 
-    def delete(self, kind: Kind, key: Key, options: Deletion, dry_run: bool = False) -> Stored:
+    def delete(self, kind: Kind, key: Key, options: Deletion) -> Stored:
         """What was deleted, or what will be when its time or its finalizers are over."""
+        if kind == NAMESPACE and key[1] in _LASTING:
+            raise problems.not_allowed(kind, key[1], "this namespace may not be deleted")
         old = self._store.get(kind.store, key)
         if old is None:
             raise problems.not_found(kind, key[1])
@@ -273,9 +307,9 @@ class Objects:
         if value == old.value:  # on its way already
             if was.get("deletionTimestamp") and not self._may_go(kind, value):
                 return old
-        elif not dry_run:
+        elif not options.dry_run:
             value = self._store.put(kind.store, key, value).copy()
-        if dry_run or not self._may_go(kind, value):
+        if options.dry_run or not self._may_go(kind, value):
             return Stored(value, encode(value), self._store.revision)
         return self._store.remove(kind.store, key, value)
 
@@ -285,7 +319,7 @@ class Objects:
         about = value["metadata"]
         before_s = about.get("deletionGracePeriodSeconds")
         if about.get("deletionTimestamp"):
-            if before_s and asked_s is not None and max(asked_s, 0) < before_s:
+            if before_s and asked_s is not None and asked_s < before_s:
                 begun = metadata.seconds(about["deletionTimestamp"]) - before_s
                 about["deletionTimestamp"] = metadata.timestamp(begun + asked_s)
                 about["deletionGracePeriodSeconds"] = asked_s
@@ -304,7 +338,8 @@ class Objects:
 
     def _may_go(self, kind: Kind, value: Json) -> bool:
         about = value["metadata"]
-        held = about.get("finalizers") or (kind == NAMESPACE and value["spec"].get("finalizers"))
+        spec = value.get("spec") or {}
+        held = about.get("finalizers") or (kind == NAMESPACE and spec.get("finalizers"))
         return not held and not about.get("deletionGracePeriodSeconds")
 
 
@@ -314,6 +349,14 @@ def _carry(new: Json, old: Json, field: str) -> None:
         new[field] = old[field]
     else:
         new.pop(field, None)
+
+
+def _same(new: Any, old: Any) -> bool:
+    """Whether they say the same; Python takes true for 1."""
+    return bool(new == old) and _in_order(new) == _in_order(old)
+
+
+_in_order = msgspec.json.Encoder(order="sorted").encode
 
 
 def _spec(value: Json) -> dict[str, Any]:

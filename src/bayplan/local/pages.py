@@ -13,10 +13,12 @@ from bayplan.local.problems import (
     invalid_options,
     unsupported,
 )
+from bayplan.local.selecting import Chosen
 from bayplan.local.store import Key, Stored
 
 _MOST_LISTS = 16  # that are read in pages at the same time
 _MOST_REVISION = 2**64 - 1
+_MOST_DIGITS = len(str(_MOST_REVISION))
 _CURRENT = "0"  # no list's number: go on with what there is now
 
 
@@ -40,8 +42,11 @@ def check(params: Mapping[str, str]) -> None:
         causes.append(forbidden("resourceVersionMatch", text))
     if causes:
         raise invalid_options(causes)
-    if since and (not since.isdecimal() or int(since) > _MOST_REVISION):
-        wrong = "value out of range" if since.isdecimal() else "invalid syntax"
+    if params.get("continue") and since not in ("", "0"):
+        raise bad_request("specifying resource version is not allowed when using continue")
+    whole = since.isascii() and since.isdecimal()
+    if since and (not whole or len(since) > _MOST_DIGITS or int(since) > _MOST_REVISION):
+        wrong = "value out of range" if whole else "invalid syntax"
         why = f'strconv.ParseUint: parsing "{since}": {wrong}'
         text = f'resourceVersion: Invalid value: "{since}": {why}'
         raise bad_request(f"invalid resource version: {text}")
@@ -68,34 +73,50 @@ class Page(Struct, frozen=True):
     left: int = 0
 
 
+class Asked(Struct, frozen=True):
+    """A list that somebody wants: of what kind, which of it, and how it is found."""
+
+    store: str
+    what: Chosen
+    find: Callable[[], list[Stored]]
+
+    def same(self, other: "Asked") -> bool:
+        return (self.store, self.what) == (other.store, other.what)
+
+    def key(self, stored: Stored) -> Key:
+        """Its place in the list: within a namespace it is the name alone."""
+        metadata = stored.value["metadata"]
+        return "" if self.what.namespace else metadata.get("namespace", ""), metadata["name"]
+
+
 class Pages:
     def __init__(self) -> None:
-        self._lists: OrderedDict[str, tuple[list[Stored], int]] = OrderedDict()
+        self._lists: OrderedDict[str, tuple[Asked, list[Stored], int]] = OrderedDict()
         self._count = 0
 
-    def page(self, token: str, limit: int, find: Callable[[], list[Stored]], revision: int) -> Page:
-        number, items, at = "", [], 0
+    def page(self, asked: Asked, token: str, limit: int, revision: int) -> Page:
+        """A token of another list is only a place to begin, as the API server has it."""
+        number, at, items = "", 0, asked.find() if not token else []
         if token:
             number, start, after = _read(token)
-            if number == _CURRENT:
-                items = [stored for stored in find() if _key(stored) > after]
+            begun = self._lists.get(number)
+            if begun and begun[0].same(asked):
+                (_, items, revision), at = begun, start
+            elif begun or number == _CURRENT:
+                items = [stored for stored in asked.find() if asked.key(stored) > after]
                 number = ""
-            elif number in self._lists:
-                (items, revision), at = self._lists[number], start
             else:
                 raise _expired(f"{_CURRENT}.0.{after[0]}/{after[1]}")
-        else:
-            items = find()
         if not limit or at + limit >= len(items):
             return Page(items[at:], revision)
         if not number:
             self._count += 1
             number = str(self._count)
-            self._lists[number] = (items, revision)
+            self._lists[number] = (asked, items, revision)
             while len(self._lists) > _MOST_LISTS:
                 self._lists.popitem(last=False)
         end = at + limit
-        after = _key(items[end - 1])
+        after = asked.key(items[end - 1])
         following = f"{number}.{end}.{after[0]}/{after[1]}"
         return Page(items[at:end], revision, following, len(items) - end)
 
@@ -109,14 +130,10 @@ def _read(token: str) -> tuple[str, int, Key]:
     number, _, rest = token.partition(".")
     start, _, after = rest.partition(".")
     namespace, slash, name = after.partition("/")
-    if not number.isdecimal() or not start.isdecimal() or not slash:
+    numbers = (number + start).isascii() and number.isdecimal() and start.isdecimal()
+    if not numbers or len(start) > _MOST_DIGITS or not slash:
         raise bad_request(f"invalid continue token: continue key is not valid: {token}")
     return number, int(start), (namespace, name)
-
-
-def _key(stored: Stored) -> Key:
-    metadata = stored.value["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
 
 
 def _expired(token: str) -> Problem:

@@ -8,6 +8,10 @@ from msgspec import Struct
 from bayplan.local import problems
 from bayplan.local.kinds import UNSUPPORTED, Kind
 
+_OF_REAL_PODS = (
+    *("log", "exec", "attach", "portforward", "proxy"),
+    *("ephemeralcontainers", "resize"),
+)
 Kinds = Mapping[tuple[str, str, str], Kind]  # by group, version, plural
 
 
@@ -31,6 +35,8 @@ def target(path: str, kinds: Kinds) -> Target | None:
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
         return None
+    if rest[0] == "watch":
+        raise problems.unsupported("the embedded API has no paths under watch; use ?watch=true")
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
@@ -47,7 +53,7 @@ def target(path: str, kinds: Kinds) -> Target | None:
     if more or (namespace and not kind.namespaced) or (name and kind.namespaced and not namespace):
         raise problems.no_path()
     if sub and sub not in kind.subresources:
-        if kind.kind == "Pod" and sub in ("log", "exec", "attach", "portforward", "proxy"):
+        if kind.kind == "Pod" and sub in _OF_REAL_PODS:
             raise problems.unsupported(f"the embedded API has no pods/{sub}: nothing really runs")
         raise problems.no_path()
     return Target(kind, namespace, name, sub)

@@ -7,6 +7,7 @@ from bayplan.core.model.quantity import NANO, parse_json
 from bayplan.kube.defaults import SYSTEM_PRIORITIES, Classes, default_pod
 from bayplan.kube.read import Unreadable
 from bayplan.local.kinds import POD
+from bayplan.local.metadata import check_key
 from bayplan.local.problems import Cause, Problem, forbidden, not_allowed, required, wrong
 from bayplan.local.store import Json, encode
 
@@ -139,6 +140,12 @@ def _fill(spec: Json) -> None:
         container.setdefault("resources", {})
 
 
+def tolerating(pod: Json) -> Json:
+    """With the tolerations that every pod has."""
+    spec = pod.get("spec") or {}
+    return {**pod, "spec": {**spec, "tolerations": _with_unready(spec.get("tolerations") or [])}}
+
+
 def _with_unready(tolerations: list[Json]) -> list[Json]:
     """A pod stays for a while on a node that is not ready or cannot be reached."""
     missing = [
@@ -190,6 +197,11 @@ def check_new(pod: Json) -> list[Cause]:
     """What is wrong with a pod's spec: what people get wrong, not all that could be."""
     spec = pod["spec"]
     causes: list[Cause] = []
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        text = "cannot be set until all schedulingGates have been cleared"
+        causes.append(forbidden("spec.nodeName", text))
+    for i, gate in enumerate(spec.get("schedulingGates") or ()):
+        causes += check_key(f"spec.schedulingGates[{i}]", gate.get("name") or "")
     if not spec.get("containers"):
         causes.append(required("spec.containers"))
     names: set[str] = set()
@@ -264,16 +276,42 @@ def check_update(old: Json, new: Json) -> list[Cause]:
             continue
         before.pop(field, None)
         after.pop(field, None)
-    causes = []
-    old_gates = [gate["name"] for gate in old["spec"].get("schedulingGates") or ()]
+    causes = _check_deadline(old["spec"], new["spec"])
+    kept = _without_seconds(new["spec"])
+    if any(toleration not in kept for toleration in _without_seconds(old["spec"])):
+        text = "existing toleration can not be modified except its tolerationSeconds"
+        causes.append(forbidden("spec.tolerations", text))
+    was_s = old["spec"].get("terminationGracePeriodSeconds") or 0
+    if was_s >= 0 or new["spec"].get("terminationGracePeriodSeconds") != 1:
+        for spec, bare in ((old["spec"], before), (new["spec"], after)):
+            bare["terminationGracePeriodSeconds"] = spec.get("terminationGracePeriodSeconds")
+    old_gates = [gate.get("name") for gate in old["spec"].get("schedulingGates") or ()]
     for i, gate in enumerate(new["spec"].get("schedulingGates") or ()):
-        if gate["name"] not in old_gates:
-            text = f"only deletion is allowed, but found new scheduling gate '{gate['name']}'"
+        if gate.get("name") not in old_gates:
+            text = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
             causes.append(forbidden(f"spec.schedulingGates[{i}].name", text))
     if before != after:
         field, _, text = _MAY_CHANGE.partition(": Forbidden: ")
         causes.append(forbidden(field, text))
     return causes
+
+
+def _without_seconds(spec: Json) -> list[Json]:
+    """The tolerations, as far as they must stay."""
+    tolerations = spec.get("tolerations") or ()
+    return [{**toleration, "tolerationSeconds": None} for toleration in tolerations]
+
+
+def _check_deadline(old: Json, new: Json) -> list[Cause]:
+    field = "activeDeadlineSeconds"
+    before, after = old.get(field), new.get(field)
+    if before is None or (after is not None and after <= before):
+        return []
+    if after is None:
+        return [
+            wrong(f"spec.{field}", after, "must not update from a positive integer to nil value")
+        ]
+    return [wrong(f"spec.{field}", after, "must be less than or equal to previous value")]
 
 
 def _comparable(spec: Json) -> Json:

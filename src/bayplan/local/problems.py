@@ -190,9 +190,15 @@ def invalid(kind: Kind, name: str, causes: list[Cause]) -> Problem:
     return _invalid(kind.kind, group, name, causes)
 
 
-def invalid_options(causes: list[Cause]) -> Problem:
-    """Of a list or a watch."""
-    return _invalid("ListOptions", "meta.k8s.io", "", causes)
+def invalid_options(causes: list[Cause], options: str = "ListOptions") -> Problem:
+    """Of a list or a watch, if nothing else is said."""
+    return _invalid(options, "meta.k8s.io", "", causes)
+
+
+def not_one_of(field: str, value: object, *supported: str) -> Cause:
+    known = ", ".join(f'"{each}"' for each in supported)
+    text = f"Unsupported value: {encode(value).decode()}: supported values: {known}"
+    return Cause("Unsupported", field, text)
 
 
 def _invalid(kind: str, group: str, name: str, causes: list[Cause]) -> Problem:

@@ -2,6 +2,7 @@
 before anything is looked up.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +10,9 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from bayplan.local import problems, shapes
+from bayplan.local import forms, problems, shapes
 from bayplan.local.kinds import Kind
-from bayplan.local.objects import Deletion, deletion_of
+from bayplan.local.objects import Deletion, deletion_of, is_dry_run
 from bayplan.local.paths import Target
 from bayplan.local.problems import Problem
 from bayplan.local.store import Json, decode, encode
@@ -23,6 +24,15 @@ _MEDIA_TYPES = "application/json, application/yaml, application/vnd.kubernetes.p
 CUSTOM_PATCHES = (
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
 )
+_OPTIONS = {
+    "POST": "CreateOptions",
+    "PUT": "UpdateOptions",
+    "PATCH": "PatchOptions",
+    "DELETE": "DeleteOptions",
+}
+_LARGEST = (1 << 63) - 1
+_is_number = re.compile(r"[+-]?[0-9]+").fullmatch
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C where it was built
 PATCHES = {
     "application/json-patch+json": "json",
     "application/merge-patch+json": "merge",
@@ -144,34 +154,60 @@ def decoded(request: Request) -> Any:
     sort = request.content_type.partition(";")[0].strip()
     try:
         if sort in _YAML:
-            return decode(encode(yaml.safe_load(request.body)))  # as JSON has it, or not at all
-        if sort in (JSON, "", *PATCHES):
-            return msgspec.json.decode(request.body)
+            value = _read_yaml(request.body)
+        elif sort in (JSON, "", *PATCHES):
+            value = msgspec.json.decode(request.body)
+        else:
+            raise problems.bad_media_type(_MEDIA_TYPES)
     except (msgspec.MsgspecError, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise problems.bad_request(f"the body of the request is not {sort}: {error}") from None
-    raise problems.bad_media_type(_MEDIA_TYPES)
+    forms.check_depth(value)
+    return value
+
+
+def _read_yaml(body: bytes) -> Any:
+    """As JSON has it, or not at all. An alias could make much of little."""
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=_Loader)):
+        raise ValueError("it has aliases")
+    return decode(encode(yaml.load(body, Loader=_Loader)))
 
 
 def deletion(request: Request) -> Deletion:
-    options: Any = decoded(request) if request.body.strip() else {}
-    if not isinstance(options, dict):
-        raise problems.bad_request("the options of a delete are an object")
-    shapes.check_options(options)
-    if not request.body.strip():  # a body's options are all that count
-        options = {"gracePeriodSeconds": number(request.params, "gracePeriodSeconds")}
-    return deletion_of(options)
+    if request.body.strip():  # its options are all that count
+        options: Any = decoded(request)
+        if not isinstance(options, dict):
+            raise problems.bad_request("the options of a delete are an object")
+        shapes.check_options(options)
+        kind = options.get("kind") or "DeleteOptions"
+        if kind != "DeleteOptions":
+            raise problems.bad_request(
+                f'no kind "{kind}" is registered for version "{options.get("apiVersion", "")}" in '
+                'scheme "pkg/runtime/scheme.go:111"'
+            )
+        return deletion_of(options)
+    params = request.params
+    return deletion_of(
+        {
+            "gracePeriodSeconds": number(params, "gracePeriodSeconds"),
+            "dryRun": [params["dryRun"]] if params.get("dryRun") else [],
+            "propagationPolicy": params.get("propagationPolicy"),
+        }
+    )
 
 
 def is_dry(request: Request) -> bool:
-    return request.params.get("dryRun") == "All"
+    given = request.params.get("dryRun")
+    return is_dry_run([given] if given else [], _OPTIONS.get(request.method, "ListOptions"))
 
 
 def number(params: Mapping[str, str], name: str) -> int | None:
     text = params.get(name, "")
     if not text:
         return None
-    if not text.isdecimal():
+    if not _is_number(text):
         raise problems.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    if len(text) > len(str(_LARGEST)) or not -_LARGEST <= int(text) <= _LARGEST:
+        raise problems.bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
     return int(text)
 
 

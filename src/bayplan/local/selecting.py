@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bayplan.core.model.selectors import Requirement, is_label_key, is_label_value
+from bayplan.core.model.selectors import Requirement, base10, is_label_key, is_label_value
 from bayplan.local.kinds import Kind
 from bayplan.local.problems import bad_request
 from bayplan.local.store import Json, Stored
@@ -33,6 +33,9 @@ _ABSENT = {"spec.hostNetwork": "false", "spec.unschedulable": "false"}
 _SET = re.compile(r"(?P<key>[^\s!=<>(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")
 _PLAIN = re.compile(r"(?P<key>[^\s!=<>(),]+)\s*(?P<op>==|=|!=|>|<)\s*(?P<value>[^\s!=<>(),]*)")
 _EXISTS = re.compile(r"(?P<no>!?)\s*(?P<key>[^\s!=<>(),]+)")
+_FIELD_TERM = re.compile(r"(?:\\.|[^,\\]|\\\Z)+", re.DOTALL)  # a backslash protects a comma
+_FIELD_PARTS = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(?P<after>.?)|(?P<bare>[,=])", re.DOTALL)
 _COMMAS = re.compile(r",(?![^()]*\))")
 
 
@@ -94,31 +97,49 @@ def _requirement(part: str, whole: str) -> Requirement:
         raise bad_request(f"unable to parse requirement: {part!r} in label selector {whole!r}")
     if not is_label_key(made.key) or not all(map(is_label_value, made.values)):
         raise bad_request(f"unable to parse requirement: {part!r} in label selector {whole!r}")
+    if made.op in ("Gt", "Lt") and base10(made.values[0]) is None:
+        why = "for 'Gt', 'Lt' operators, the value must be an integer"
+        raise bad_request(
+            f'unable to parse requirement: values[0]: Invalid value: "{made.values[0]}": {why}'
+        )
     return made
 
 
 def _field_terms(kind: Kind, text: str) -> tuple[FieldTerm, ...]:
     terms = []
-    for part in filter(None, text.split(",")):
-        found = re.fullmatch(r"([^=!]+)(==|=|!=)(.*)", part)
+    for part in _FIELD_TERM.findall(text):
+        found = _FIELD_PARTS.fullmatch(part)
         if found is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
-        name, op, value = found[1], found[2], found[3].replace("\\,", ",").replace("\\=", "=")
-        terms.append(FieldTerm(_field_path(kind, name), op != "!=", value))
+        value = _ESCAPED.sub(_unescaped, found[3])
+        terms.append(FieldTerm(_field_path(kind, found[1]), found[2] != "!=", value))
     return tuple(terms)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found["bare"]:
+        code = ord(found["bare"])
+        raise bad_request(f"invalid field selector: unescaped character in value: {code}")
+    if found["after"] not in ("\\", ",", "="):
+        raise bad_request(f"invalid field selector: invalid escape sequence: {found[0]}")
+    return found["after"]
 
 
 def _field_path(kind: Kind, name: str) -> tuple[str, ...]:
     """Where a field stands in the stored object."""
-    if name == "metadata.name" or (name == "metadata.namespace" and kind.namespaced):
+    plain = not kind.custom and kind.kind not in ("Event", "Service", *_FIELDS)
+    if name == "metadata.name" or (name == "metadata.namespace" and (kind.namespaced or plain)):
         return tuple(name.split("."))
-    if kind.kind == "Event":
+    if plain:
+        known = 'only "metadata.name", "metadata.namespace"'
+        raise bad_request(f'"{name}" is not a known field selector: {known}')
+    if kind.kind == "Event" and not kind.custom:
         prefix, _, rest = name.partition(".")
         if prefix == ("regarding" if kind.group else "involvedObject") and rest in _INVOLVED:
             return ("involvedObject", rest)
         renamed = "reportingComponent" if name == "reportingController" else name
         if renamed in _EVENT_FIELDS:
             return ("source", "component") if renamed == "source" else (renamed,)
-    elif name in _FIELDS.get(kind.kind, ()):
+    elif name in _FIELDS.get("" if kind.custom else kind.kind, ()):
         return tuple(name.split("."))
     raise bad_request(f"field label not supported: {name}")

@@ -1,12 +1,13 @@
 """The embedded API over HTTP, for kubectl and other programs. No TLS, no users, one machine."""
 
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
 from bayplan.kube.clock import Clock
-from bayplan.local import protobuf, reviews
+from bayplan.local import problems, protobuf, reviews
 from bayplan.local.api import Api
 from bayplan.local.faults import Broken, Faults
 from bayplan.local.problems import Problem
@@ -14,6 +15,7 @@ from bayplan.local.requests import JSON, LARGEST_BODY, Answer, Request, refusal,
 from bayplan.local.store import encode
 
 HOST = "127.0.0.1"
+LONGEST_LINE = 64 << 10  # bytes of a path with its selectors, or of a header
 
 
 class Server:
@@ -25,7 +27,14 @@ class Server:
         """Serves inside the block; gives the port."""
         app = web.Application(client_max_size=LARGEST_BODY + 1)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=0.1,
+            handler_cancellation=True,  # a watch ends with its reader
+            max_line_size=LONGEST_LINE,
+            max_field_size=LONGEST_LINE,
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, HOST, port).start()
@@ -58,9 +67,9 @@ class Server:
             return _answered(refusal(problem))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
-        await response.prepare(http)
         lines = self._faults.lines(request, watch.lines(first, self._clock), self._clock)
         try:
+            await response.prepare(http)
             async for some in lines:
                 await response.write(b"".join(some))
             await response.write_eof()
@@ -77,6 +86,8 @@ async def _read(http: web.Request) -> Request:
         body = await http.read()
     except web.HTTPRequestEntityTooLarge:
         raise too_large() from None
+    except (web.RequestPayloadError, ConnectionError, zlib.error) as error:
+        raise problems.bad_request(f"the body of the request cannot be read: {error}") from None
     sort = http.headers.get("Content-Type", "")
     if sort.startswith(protobuf.MEDIA_TYPE):
         body, sort = encode(protobuf.decoded(body)), JSON

@@ -4,10 +4,11 @@ A real API server has a type for every field. Here it is those that selectors, t
 defaults touch; the rest of an object is kept as it came.
 """
 
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from bayplan.kube import wire
 from bayplan.local import problems
@@ -16,6 +17,11 @@ from bayplan.local.store import Json, encode
 
 Texts = dict[str, str] | None
 Objects = list[dict[str, Any]] | None
+Amounts = dict[str, str | int | float] | None
+Time = Annotated[datetime, Meta(tz=True)] | None
+MicroTime = (
+    Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)$")] | None
+)
 
 
 class _Shape(Struct, rename="camel"):
@@ -57,12 +63,35 @@ class _PodSpec(wire.PodSpec):
     readiness_gates: Objects = None
 
 
+class _Waiting(_Shape):
+    reason: str | None = None
+
+
+class _Terminated(_Shape):
+    reason: str | None = None
+    signal: int | None = None
+    exit_code: int | None = None
+
+
+class _ContainerState(_Shape):
+    waiting: _Waiting | None = None
+    running: dict[str, Any] | None = None
+    terminated: _Terminated | None = None
+
+
+class _ContainerStatus(_Shape):
+    ready: bool | None = None
+    restart_count: int | None = None
+    state: _ContainerState | None = None
+
+
 class _PodStatus(_Shape):
     phase: str | None = None
     reason: str | None = None
     conditions: list[_Condition] | None = None
-    container_statuses: Objects = None
+    container_statuses: list[_ContainerStatus] | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: Objects = msgspec.field(default=None, name="podIPs")
     nominated_node_name: str | None = None
 
 
@@ -71,16 +100,16 @@ class _Pod(_Object):
     status: _PodStatus | None = None
 
 
-class _Address(_Shape):
+class _NodeAddress(_Shape):
     type: str
     address: str
 
 
 class _NodeStatus(_Shape):
-    capacity: dict[str, str | int | float] | None = None
-    allocatable: dict[str, str | int | float] | None = None
+    capacity: Amounts = None
+    allocatable: Amounts = None
     conditions: list[_Condition] | None = None
-    addresses: list[_Address] | None = None
+    addresses: list[_NodeAddress] | None = None
     node_info: dict[str, Any] | None = None
 
 
@@ -116,14 +145,112 @@ class _ClaimSpec(_Shape):
     resources: dict[str, dict[str, Any] | None] | None = None
 
 
+class _VolumeStatus(_Shape):
+    phase: str | None = None
+    access_modes: list[str] | None = None
+    capacity: Amounts = None
+
+
 class _Claim(_Object):
     spec: _ClaimSpec | None = None
-    status: dict[str, Any] | None = None
+    status: _VolumeStatus | None = None
+
+
+class _VolumeSpec(_Shape):
+    access_modes: list[str] | None = None
+    capacity: Amounts = None
+    claim_ref: dict[str, Any] | None = None
+
+
+class _Volume(_Object):
+    spec: _VolumeSpec | None = None
+    status: _VolumeStatus | None = None
 
 
 class _Secret(_Object):
     data: Texts = None
     string_data: Texts = None
+
+
+class _ConfigMap(_Object):
+    data: dict[str, str | None] | None = None
+    binary_data: dict[str, str | None] | None = None
+    immutable: bool | None = None
+
+
+class _Port(_Shape):
+    port: int | None = None
+    node_port: int | None = None
+    protocol: str | None = None
+
+
+class _ServiceSpec(_Shape):
+    type: str | None = None
+    selector: dict[str, str | None] | None = None
+    ports: list[_Port] | None = None
+    external_name: str | None = None
+    cluster_ip: str | None = msgspec.field(default=None, name="clusterIP")
+    external_ips: list[str] | None = msgspec.field(default=None, name="externalIPs")
+
+
+class _Address(_Shape):
+    ip: str | None = None
+    hostname: str | None = None
+
+
+class _Balancer(_Shape):
+    ingress: list[_Address] | None = None
+
+
+class _ServiceStatus(_Shape):
+    load_balancer: _Balancer | None = None
+
+
+class _Service(_Object):
+    spec: _ServiceSpec | None = None
+    status: _ServiceStatus | None = None
+
+
+class _Subset(_Shape):
+    addresses: list[_Address] | None = None
+    ports: list[_Port] | None = None
+
+
+class _Endpoints(_Object):
+    subsets: list[_Subset] | None = None
+
+
+class _RoleBinding(_Object):
+    subjects: Objects = None
+    role_ref: dict[str, Any] | None = None
+
+
+class _Drivers(_Shape):
+    drivers: Objects = None
+
+
+class _CsiNode(_Object):
+    spec: _Drivers | None = None
+
+
+class _QuotaStatus(_Shape):
+    hard: Amounts = None
+    used: Amounts = None
+
+
+class _Quota(_Object):
+    spec: dict[str, Any] | None = None
+    status: _QuotaStatus | None = None
+
+
+class _SliceSpec(_Shape):
+    driver: str | None = None
+    node_name: str | None = None
+    pool: dict[str, Any] | None = None
+
+
+class _Slice(_Object):
+    spec: _SliceSpec | None = None
 
 
 class _Preconditions(_Shape):
@@ -132,6 +259,9 @@ class _Preconditions(_Shape):
 
 
 class _DeleteOptions(_Shape):
+    kind: str | None = None
+    dry_run: list[str] | None = None
+    propagation_policy: str | None = None
     grace_period_seconds: int | None = None
     preconditions: _Preconditions | None = None
 
@@ -149,19 +279,69 @@ class _Eviction(_Object):
     delete_options: _DeleteOptions | None = None
 
 
+class _Series(_Shape):
+    count: int | None = None
+    last_observed_time: MicroTime = None
+
+
 class _Event(_Object):
     involved_object: dict[str, Any] | None = None
     regarding: dict[str, Any] | None = None
     source: dict[str, Any] | None = None
-    series: dict[str, Any] | None = None
+    deprecated_source: dict[str, Any] | None = None
+    series: _Series | None = None
+    count: int | None = None
+    deprecated_count: int | None = None
     message: str | None = None
-    first_timestamp: str | None = None
-    last_timestamp: str | None = None
-    event_time: str | None = None
+    first_timestamp: Time = None
+    deprecated_first_timestamp: Time = None
+    last_timestamp: Time = None
+    deprecated_last_timestamp: Time = None
+    event_time: MicroTime = None
+
+
+class _Names(_Shape):
+    plural: str | None = None
+    singular: str | None = None
+    kind: str | None = None
+    list_kind: str | None = None
+    short_names: list[str] | None = None
+    categories: list[str] | None = None
+
+
+class _Column(_Shape):
+    name: str | None = None
+    type: str | None = None
+    json_path: str | None = None
+    priority: int | None = None
+
+
+class _Version(_Shape):
+    name: str | None = None
+    served: bool = False
+    storage: bool = False
+    schema: dict[str, Any] | None = None
+    subresources: dict[str, dict[str, Any] | None] | None = None
+    additional_printer_columns: list[_Column] | None = None
+
+
+class _DefinitionSpec(_Shape):
+    group: str | None = None
+    scope: str | None = None
+    names: _Names | None = None
+    versions: list[_Version] | None = None
+    conversion: dict[str, Any] | None = None
+
+
+class _DefinitionStatus(_Shape):
+    accepted_names: _Names | None = None
+    conditions: list[_Condition] | None = None
+    stored_versions: list[str] | None = None
 
 
 class _Definition(_Object):
-    spec: dict[str, Any]
+    spec: _DefinitionSpec | None = None
+    status: _DefinitionStatus | None = None
 
 
 _SHAPES: dict[str, Any] = {
@@ -171,7 +351,16 @@ _SHAPES: dict[str, Any] = {
     "Event": _Event,
     "CustomResourceDefinition": _Definition,
     "PersistentVolumeClaim": _Claim,
+    "PersistentVolume": _Volume,
+    "ResourceQuota": _Quota,
     "Secret": _Secret,
+    "ConfigMap": _ConfigMap,
+    "Service": _Service,
+    "Endpoints": _Endpoints,
+    "RoleBinding": _RoleBinding,
+    "ClusterRoleBinding": _RoleBinding,
+    "CSINode": _CsiNode,
+    "ResourceSlice": _Slice,
     "PriorityClass": wire.PriorityClass,
     "RuntimeClass": wire.RuntimeClass,
 }

@@ -1,12 +1,21 @@
 """How long ago something was, in kubectl's short words."""
 
+import re
 from datetime import datetime
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def since(time: str | None, wall: float) -> str:
     if not time:
         return "<unknown>"
-    seconds = int(wall - datetime.fromisoformat(time).timestamp())
+    try:
+        then = datetime.fromisoformat(time).timestamp() if _TIME.fullmatch(time) else None
+    except (ValueError, OverflowError):  # the 30th of February
+        then = None
+    if then is None:
+        return "<invalid>"
+    seconds = int(wall - then)
     return duration(max(seconds, 0)) if seconds >= -1 else "<invalid>"  # a time to come
 
 

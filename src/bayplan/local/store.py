@@ -6,6 +6,7 @@ older half, and who has not read it by then must list again. Values are never ch
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,7 +15,8 @@ from msgspec import Struct
 Json = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for a kind without), name
 
-KEPT_CHANGES = 20_000  # of each kind, at least
+KEPT_CHANGES = 20_000  # of each kind, at least, …
+KEPT_BYTES = 64 << 20  # … unless they are larger than this together
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
@@ -45,6 +47,7 @@ class Log:
 
     def __init__(self, since: int) -> None:
         self.changes: list[Change] = []
+        self.size = 0  # bytes
         self.first = 0
         self.since = since  # everything after this revision is here
 
@@ -65,8 +68,15 @@ class Log:
                 low = middle + 1
         return self.first + low
 
+    def add(self, change: Change) -> None:
+        self.changes.append(change)
+        self.size += len(change.last.raw)
+        if len(self.changes) > 2 * KEPT_CHANGES or self.size > KEPT_BYTES:
+            self.drop(len(self.changes) // 2)
+
     def drop(self, count: int) -> None:
         if count > 0:
+            self.size -= sum(len(change.last.raw) for change in self.changes[:count])
             self.since = self.changes[count - 1].revision
             self.first += count
             del self.changes[:count]
@@ -92,6 +102,10 @@ class Store:
 
     def values(self, kind: str) -> Iterator[Json]:
         return (stored.value for stored in self._objects.get(kind, {}).values())
+
+    def oldest(self, kind: str, count: int) -> list[tuple[Key, Stored]]:
+        """In the order in which they were made."""
+        return list(islice(self._objects.get(kind, {}).items(), count))
 
     def count(self, kind: str) -> int:
         return len(self._objects.get(kind, {}))
@@ -141,10 +155,7 @@ class Store:
         return Stored(value, encode(value), self.revision)
 
     def _record(self, kind: str, change: Change) -> None:
-        log = self.log(kind)
-        log.changes.append(change)
-        if len(log.changes) > 2 * KEPT_CHANGES:
-            log.drop(KEPT_CHANGES)
+        self.log(kind).add(change)
         for call in list(self._listeners.get(kind, {}).values()):
             call()
 

@@ -8,10 +8,11 @@ from bayplan.local.columns import COLUMNS
 from bayplan.local.kinds import Column, Kind
 from bayplan.local.other_columns import Cells, Columns
 from bayplan.local.since import since
-from bayplan.local.store import Json, Stored
+from bayplan.local.store import Json, Stored, encode
 
 _TABLE = re.compile(r"application/json[^,]*;\s*as=Table\b")
 _METADATA = re.compile(r"application/json[^,]*;\s*as=PartialObjectMetadata(List)?\b")
+_INT64 = 2**63
 
 
 def wanted(accept: str) -> bool:
@@ -57,12 +58,21 @@ def table(
         ],
         "rows": [
             {
-                "cells": cells(stored.value, wall),
+                "cells": _cells(columns, cells, stored.value, wall),
                 **({} if include == "None" else {"object": _included(stored, include)}),
             }
             for stored in items
         ],
     }
+
+
+def _cells(columns: Columns, cells: Cells, value: Json, wall: float) -> list[Any]:
+    """A row that cannot be made, because a field has the wrong type, fails alone."""
+    try:
+        return cells(value, wall)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        name = value["metadata"]["name"]
+        return [name if column == "Name" else "<unknown>" for column, _, _ in columns]
 
 
 def _included(stored: Stored, include: str) -> Json:
@@ -88,9 +98,18 @@ def _custom(kind: Kind) -> tuple[Columns, Cells]:
 
 
 def _cell(value: Json, column: Column, wall: float) -> Any:
+    """What has not the column's type is left out."""
     found: Any = value
     for part in column.path:
         found = found.get(part) if isinstance(found, dict) else None
-    if column.type == "date":
-        return since(found, wall)
-    return str(found) if column.type == "string" and found is not None else found
+    number = isinstance(found, int | float) and not isinstance(found, bool)
+    match column.type:
+        case "date":
+            return since(found, wall) if isinstance(found, str) else None
+        case "integer":
+            return int(found) if number and abs(found) < _INT64 else None
+        case "number":
+            return found if number else None
+        case "boolean":
+            return found if isinstance(found, bool) else None
+    return found if found is None or isinstance(found, str) else encode(found).decode()
