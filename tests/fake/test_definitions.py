@@ -251,3 +251,16 @@ def test_a_definition_with_a_finalizer_is_served_until_it_is_gone(api: Api) -> N
     free = {"metadata": {"finalizers": None}}
     assert ask(api, "PATCH", f"{DEFINITIONS}/xs.g.io", free, content_type=sort).status == 200
     assert ask(api, "GET", XS).status == 404
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Node", "Event", "Namespace", "PersistentVolume"])
+def test_a_kind_that_is_called_like_a_built_in_one_is_not_taken_for_it(api: Api, kind: str) -> None:
+    definition = deepcopy(XS_DEFINITION)
+    definition["spec"]["names"]["kind"] = kind
+    assert ask(api, "POST", DEFINITIONS, definition).status == 201
+    spec = {"capacity": "much", "taints": 5, "containers": "none", "involvedObject": 1}
+    about = {"apiVersion": "g.io/v1", "kind": kind, "metadata": {"name": "a"}}
+    made = ask(api, "POST", XS, {**about, "spec": spec})
+    assert made.status == 201
+    assert json.loads(made.body)["spec"] == spec
+    assert json.loads(ask(api, "DELETE", f"{XS}/a").body)["kind"] == "Status"

@@ -250,7 +250,7 @@ class Api:
             )
         if tables.metadata_wanted(request.accept):
             return lambda stored: encode(tables.metadata_only(stored))
-        if kind.kind == "Event" and kind != CORE_EVENT:
+        if kind.built_in == "Event" and kind != CORE_EVENT:
             return lambda stored: encode(events.shown(kind, stored.value))
         if kind.custom:
             return lambda stored: encode({**stored.value, "apiVersion": kind.api_version})
@@ -266,7 +266,7 @@ class Api:
         if about.kind.namespaced and not about.namespace:
             raise problems.bad_method()
         must_be_of(about, value["metadata"])
-        if about.kind.kind == "Event":
+        if about.kind.built_in == "Event":
             self._expire_events(about.kind)
         if about.kind == DEFINITION:
             value = settled(value, None, self.objects.now())
@@ -309,14 +309,17 @@ class Api:
         value = body_of(self.kinds, about, request)
         must_be_of(about, value["metadata"])
         must_be_named(about, value["metadata"])
-        if self.store.get(about.kind.store, about.key) is None and about.kind.kind in _PUT_CREATES:
+        if (
+            self.store.get(about.kind.store, about.key) is None
+            and about.kind.built_in in _PUT_CREATES
+        ):
             uid = value["metadata"].get("uid")
             if uid:  # whoever names the object that was there does not want another
                 raise problems.stale(about.kind, about.key, "UID", uid, "")
             value["metadata"].pop("resourceVersion", None)
             made = self.objects.create(about.kind, value, is_dry(request))
             return self._shown(about, request, made, 201)
-        if about.kind.kind == "Event":
+        if about.kind.built_in == "Event":
             value = events.stored(about.kind, value)
         how = Write(about.sub, is_dry(request), whole=True)
         stored = self._update(about, lambda old: value, how)
@@ -335,7 +338,7 @@ class Api:
             raise problems.bad_request("a JSON patch is a list, another patch is an object")
 
         def change(old: Json) -> Json:
-            if about.kind.kind == "Event":
+            if about.kind.built_in == "Event":
                 old = events.shown(about.kind, old)
             try:
                 if sort == "json":
@@ -354,7 +357,7 @@ class Api:
                 must_stay(about, new)
             must_be_of(about, new["metadata"])
             must_be_named(about, new["metadata"])
-            return events.stored(about.kind, new) if about.kind.kind == "Event" else new
+            return events.stored(about.kind, new) if about.kind.built_in == "Event" else new
 
         how = Write(about.sub, is_dry(request))
         stored = self._update(about, change, how)
@@ -365,7 +368,9 @@ class Api:
         stored = self.objects.delete(about.kind, about.key, options)
         if about.kind == DEFINITION and not options.dry_run:
             self._retire(stored.value)
-        if about.kind.kind in _RETURNED_WHEN_DELETED or stored.value["metadata"].get("finalizers"):
+        if about.kind.built_in in _RETURNED_WHEN_DELETED or stored.value["metadata"].get(
+            "finalizers"
+        ):
             return self._shown(about, request, stored)
         details = {"name": about.name, "kind": about.kind.plural}
         if about.kind.group:

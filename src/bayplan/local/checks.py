@@ -25,9 +25,9 @@ def check_new(kind: Kind, value: Json) -> list[Cause]:
         return _check_priority(value)
     if kind == NODE:
         return _check_node(value)
-    if kind.kind == "PersistentVolumeClaim":
+    if kind.built_in == "PersistentVolumeClaim":
         return _check_claim(value["spec"])
-    if kind.kind == "StorageClass" and not value.get("provisioner"):
+    if kind.built_in == "StorageClass" and not value.get("provisioner"):
         return [required("provisioner")]
     return []
 

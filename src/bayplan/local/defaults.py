@@ -35,7 +35,7 @@ PROTECTION = {  # what holds a volume until nobody uses it
 
 def created(kind: Kind, value: Json, now: str) -> Json:
     """A new object, before it is checked."""
-    if kind.kind == "Event":
+    if kind.built_in == "Event":
         return events.stored(kind, value)
     about = value["metadata"]
     if kind == NAMESPACE:
@@ -44,14 +44,14 @@ def created(kind: Kind, value: Json, now: str) -> Json:
         about["labels"] = {**labels, NAME_LABEL: about.get("name", "")}
     if "status" in kind.subresources and kind not in (DEFINITION, NODE):
         value.pop("status", None)
-    if kind.kind in FIRST_STATUS:
+    if kind.built_in in FIRST_STATUS:
         value["status"] = dict(FIRST_STATUS[kind.kind])
-    if kind.kind == "PersistentVolume":
+    if kind.built_in == "PersistentVolume":
         value["status"]["lastPhaseTransitionTime"] = now
-    held = PROTECTION.get(kind.kind)
+    held = PROTECTION.get(kind.built_in)
     if held and held not in (about.get("finalizers") or ()):
         about["finalizers"] = [*(about.get("finalizers") or ()), held]
-    numbered = kind.kind in ("DeviceClass", "ResourceSlice")
+    numbered = kind.built_in in ("DeviceClass", "ResourceSlice")
     if kind.custom or numbered or kind in (BUDGET, DEFINITION, PRIORITY_CLASS):
         about["generation"] = 1
     return filled(kind, value)
@@ -61,7 +61,7 @@ def filled(kind: Kind, value: Json) -> Json:
     """With what is not said, in place."""
     if kind.custom:
         return value
-    texts = value.pop("stringData", None) if kind.kind == "Secret" else None
+    texts = value.pop("stringData", None) if kind.built_in == "Secret" else None
     if texts:
         hidden = {key: b64encode(str(text).encode()).decode() for key, text in texts.items()}
         value["data"] = {**(value.get("data") or {}), **hidden}
@@ -73,7 +73,7 @@ def filled(kind: Kind, value: Json) -> Json:
         for field, given in _SPEC_FIELDS.get(kind.kind, {}).items():
             if not spec.get(field):
                 spec[field] = given
-        if kind.kind == "PersistentVolume" and isinstance(spec.get("hostPath"), dict):
+        if kind.built_in == "PersistentVolume" and isinstance(spec.get("hostPath"), dict):
             spec["hostPath"].setdefault("type", "")
     status = value.get("status")
     if kind == NODE and isinstance(status, dict):

@@ -62,9 +62,9 @@ def blank(kind: Kind) -> Json:
     """What stands in an object of which nothing is known but its metadata: a bookmark's."""
     if kind.custom:
         return {}
-    if kind.kind == "Event":
+    if kind.built_in == "Event":
         return dict(ALWAYS_V1 if kind == CORE_EVENT else ALWAYS)
-    if kind.kind == "Node":
+    if kind.built_in == "Node":
         node: Json = {"spec": {}}
         _settle_node(node)
         return node
@@ -77,19 +77,19 @@ def settle(kind: Kind, value: Json) -> Json:
     if kind.custom:
         return value
     value = _slim(without_nulls(value))
-    if kind.kind == "Event":
+    if kind.built_in == "Event":
         return {**ALWAYS_V1, **value}
     value["metadata"] = _without_empty(value.get("metadata") or {})
-    if kind.kind in _ALWAYS_SPEC:
+    if kind.built_in in _ALWAYS_SPEC:
         value.setdefault("spec", {})
-    if kind.kind in _ALWAYS_STATUS:
+    if kind.built_in in _ALWAYS_STATUS:
         value.setdefault("status", {})
-    if kind.kind == "Pod":
+    if kind.built_in == "Pod":
         _settle_pod(value)
-    elif kind.kind == "Node":
+    elif kind.built_in == "Node":
         _settle_node(value)
     status = value.get("status")
-    if isinstance(status, dict) and kind.kind in _CONDITION_TIMES:
+    if isinstance(status, dict) and kind.built_in in _CONDITION_TIMES:
         always = dict.fromkeys(_CONDITION_TIMES[kind.kind])
         conditions = status.get("conditions")
         if conditions:

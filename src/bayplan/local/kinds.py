@@ -27,6 +27,11 @@ class Kind(Struct, frozen=True):
     columns: tuple["Column", ...] = ()  # that such a definition adds to the name
 
     @property
+    def built_in(self) -> str:
+        """Its name among the API server's own kinds; other people's may be called alike."""
+        return "" if self.custom else self.kind
+
+    @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
@@ -42,7 +47,7 @@ class Kind(Struct, frozen=True):
     @property
     def store(self) -> str:
         """Kinds with the same key are the same objects."""
-        return "events" if self.kind == "Event" and not self.custom else self.resource
+        return "events" if self.built_in == "Event" else self.resource
 
 
 def _core(plural: str, kind: str, *short: str, **more: object) -> Kind:

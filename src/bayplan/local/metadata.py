@@ -80,9 +80,9 @@ def check(kind: Kind, metadata: Json) -> list[Cause]:
     if not name:
         return [required("metadata.name", "name or generateName is required")]
     causes = []
-    if kind.kind in _ROLES:
+    if kind.built_in in _ROLES:
         fits, rule = _PATH_NAME.fullmatch(name) is not None, "may not contain '/' or '%'"
-    elif kind.kind in ("Namespace", "Service"):
+    elif kind.built_in in ("Namespace", "Service"):
         fits, rule = _DNS_LABEL.fullmatch(name) is not None and len(name) <= 63, _LABEL_RULE
     else:
         fits, rule = _SUBDOMAIN.fullmatch(name) is not None and len(name) <= 253, _SUBDOMAIN_RULE

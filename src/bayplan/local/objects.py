@@ -115,7 +115,7 @@ class Objects:
     def create(self, kind: Kind, value: Json, dry_run: bool = False) -> Stored:
         value = value if kind.custom else forms.without_nulls(value)
         shapes.check(kind, value)
-        quantities.settle(kind.kind, value)
+        quantities.settle(kind.built_in, value)
         about = value["metadata"]
         if about.get("resourceVersion"):
             raise Problem(500, "", "resourceVersion should not be set on objects to be created")
@@ -185,7 +185,7 @@ class Objects:
     def _check_new(self, kind: Kind, value: Json) -> list[Cause]:
         if kind == POD:
             return pods.check_new(value)
-        if kind.kind == "Event":
+        if kind.built_in == "Event":
             return events.check(value)
         return checks.check_new(kind, value)
 
@@ -199,7 +199,7 @@ class Objects:
         new = change(old.copy())
         new = new if kind.custom else forms.without_nulls(new)
         shapes.check(kind, new)
-        quantities.settle(kind.kind, new)
+        quantities.settle(kind.built_in, new)
         if kind == POD and not how.sub:
             new = pods.refilled(new, old.value) if how.whole else pods.tolerating(new)
         was = old.value["metadata"]
@@ -240,7 +240,7 @@ class Objects:
     def _hold(self, kind: Kind, key: Key, was: Json, about: Json, how: Write) -> list[Cause]:
         """The object must be the one that the writer has seen, if it says which."""
         uid, revision = about.get("uid"), about.get("resourceVersion")
-        if not revision and (kind.kind in _MUST_NAME_REVISION or kind.custom):
+        if not revision and (kind.built_in in _MUST_NAME_REVISION or kind.custom):
             raise problems.no_revision(kind, key[1])
         if uid and uid != was["uid"] and how.whole:
             raise problems.stale(kind, key, "UID", uid, was["uid"])

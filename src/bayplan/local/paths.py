@@ -53,7 +53,7 @@ def target(path: str, kinds: Kinds) -> Target | None:
     if more or (namespace and not kind.namespaced) or (name and kind.namespaced and not namespace):
         raise problems.no_path()
     if sub and sub not in kind.subresources:
-        if kind.kind == "Pod" and sub in _OF_REAL_PODS:
+        if kind.built_in == "Pod" and sub in _OF_REAL_PODS:
             raise problems.unsupported(f"the embedded API has no pods/{sub}: nothing really runs")
         raise problems.no_path()
     return Target(kind, namespace, name, sub)

@@ -104,7 +104,7 @@ def conflict(kind: Kind, name: str, why: str, sub: str = "", what: str = "") -> 
 
 def stale(kind: Kind, key: Key, what: str, wanted: str, found: str) -> Problem:
     """A write names an object that is not the one that is there."""
-    stored = "minions" if kind.kind == "Node" else kind.resource if kind.custom else kind.plural
+    stored = "minions" if kind.built_in == "Node" else kind.resource if kind.custom else kind.plural
     path = "/".join(filter(None, ("/registry", stored, *key)))
     why = (
         f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, "
@@ -186,7 +186,7 @@ def forbidden(field: str, text: str) -> Cause:
 
 def invalid(kind: Kind, name: str, causes: list[Cause]) -> Problem:
     """422, with every cause."""
-    group = "" if kind.kind == "Event" else kind.group  # events are checked as v1 has them
+    group = "" if kind.built_in == "Event" else kind.group  # events are checked as v1 has them
     return _invalid(kind.kind, group, name, causes)
 
 

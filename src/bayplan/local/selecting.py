@@ -133,7 +133,7 @@ def _field_path(kind: Kind, name: str) -> tuple[str, ...]:
     if plain:
         known = 'only "metadata.name", "metadata.namespace"'
         raise bad_request(f'"{name}" is not a known field selector: {known}')
-    if kind.kind == "Event" and not kind.custom:
+    if kind.built_in == "Event":
         prefix, _, rest = name.partition(".")
         if prefix == ("regarding" if kind.group else "involvedObject") and rest in _INVOLVED:
             return ("involvedObject", rest)

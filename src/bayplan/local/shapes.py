@@ -368,7 +368,7 @@ _SHAPES: dict[str, Any] = {
 
 def check(kind: Kind, value: Json) -> None:
     """A `Problem` when a field has the wrong type."""
-    shape = _SHAPES.get("" if kind.custom else kind.kind, _Whole)
+    shape = _SHAPES.get(kind.built_in, _Whole)
     _check(kind.kind, kind.api_version, value, shape)
 
 
