@@ -1,0 +1,150 @@
+"""How other node software writes devices down, read into our own terms.
+
+Each reader takes the annotations of a node or a pod. None: they say nothing of it. `Unknown`: they
+say something that cannot be made out, and something is held all the same. Nothing is evaluated, and
+numbers are plain decimal digits.
+
+| software | on the node | on a pod |
+|---|---|---|
+| Alnair | how many cards, their uuids, the GiB of each | one `uuid_number` per GiB that it holds |
+| gpushare | (its resources only) | the index of the card, and how much of it |
+| HAMi | uuid, split, MiB, cores, type, NUMA node, health | per container uuid, type, MiB, cores |
+"""
+
+from collections.abc import Mapping
+
+from bayplan.core.model.devices import Device, Devices, HeldDevice, Unknown
+
+Annotations = Mapping[str, str]
+
+ALNAIR = "ai.centaurus.io"
+ALNAIR_COUNT, ALNAIR_UUIDS = f"{ALNAIR}/physical-gpu-count", f"{ALNAIR}/physical-gpu-uuids"
+# The scheduler read the first; the device plugin, mistyped, wrote the second.
+ALNAIR_SIZES = (f"{ALNAIR}/virtual-gpu-count", f"{ALNAIR}/vitual-gpu-count")
+ALNAIR_HELD = f"{ALNAIR}/alnair-gpu-id"
+GPUSHARE_INDEX, GPUSHARE_AMOUNT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
+HAMI_NODE, HAMI_HELD = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-to-allocate"
+
+MIB_PER_GIB = 1024
+_LONGEST = 9  # digits of a number
+_LONGEST_TEXT = 64 << 10
+
+
+class _Odd(ValueError):
+    """What is odd about a text."""
+
+
+def alnair_node(annotations: Annotations) -> Devices | Unknown | None:
+    """One size stands for all cards, as in the original."""
+    count = annotations.get(ALNAIR_COUNT)
+    sizes = next((annotations[key] for key in ALNAIR_SIZES if key in annotations), None)
+    if count is None and sizes is None:
+        return None
+    try:
+        if count is None or sizes is None:
+            raise _Odd(f"{ALNAIR_COUNT} and {ALNAIR_SIZES[0]} are not both there")
+        number, listed = _number(count), [_number(size) for size in _parts(sizes, ",")]
+        if number > 1 and len(listed) == 1:
+            listed *= number
+        uuids = _parts(annotations.get(ALNAIR_UUIDS, ""), ",")
+        names = uuids or [str(i) for i in range(number)]
+        if not number == len(listed) == len(names) == len(set(names)):
+            raise _Odd(f"{number} cards, {len(listed)} sizes, {len(set(names))} names")
+        return Devices(
+            tuple(
+                Device(name, i, memory_mib=size * MIB_PER_GIB)
+                for i, (name, size) in enumerate(zip(names, listed, strict=True))
+            )
+        )
+    except _Odd as odd:
+        return Unknown(f"{ALNAIR}: {odd}")
+
+
+def alnair_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown | None:
+    """What the device plugin gave, in GiB; the index is not said, and stands as 0."""
+    text = annotations.get(ALNAIR_HELD)
+    if text is None:
+        return None
+    try:
+        held: dict[str, int] = {}
+        for part in _parts(text, ","):
+            uuid, mark, number = part.rpartition("_")
+            if not uuid or not mark:
+                raise _Odd(f"{part[:80]!r} is no uuid and number")
+            _number(number)
+            held[uuid] = held.get(uuid, 0) + 1
+        if not held:
+            raise _Odd("it is empty")
+        return tuple(HeldDevice(uuid, 0, amount) for uuid, amount in held.items())
+    except _Odd as odd:
+        return Unknown(f"{ALNAIR_HELD}: {odd}")
+
+
+def gpushare_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown | None:
+    """In the unit that its nodes count in."""
+    index, amount = annotations.get(GPUSHARE_INDEX), annotations.get(GPUSHARE_AMOUNT)
+    if index is None and amount is None:
+        return None
+    try:
+        if index is None or amount is None:
+            raise _Odd(f"{GPUSHARE_INDEX} and {GPUSHARE_AMOUNT} are not both there")
+        if _number(amount) < 1 or _number(index) >= 1 << 16:
+            raise _Odd(f"{amount} of card {index}")
+        return (HeldDevice(str(_number(index)), _number(index), _number(amount)),)
+    except _Odd as odd:
+        return Unknown(f"gpushare: {odd}")
+
+
+def hami_node(annotations: Annotations) -> Devices | Unknown | None:
+    text = annotations.get(HAMI_NODE)
+    if text is None:
+        return None
+    try:
+        devices = tuple(_hami_card(i, part) for i, part in enumerate(_parts(text, ":")))
+        if len({device.id for device in devices}) < len(devices):
+            raise _Odd("a card is there twice")
+        return Devices(devices)
+    except _Odd as odd:
+        return Unknown(f"{HAMI_NODE}: {odd}")
+
+
+def _hami_card(index: int, text: str) -> Device:
+    fields = text.split(",")
+    if len(fields) < 7 or not fields[0]:
+        raise _Odd(f"{text[:80]!r} has not its seven fields")
+    uuid, _, memory, _, model, numa, health = fields[:7]
+    if health not in ("true", "false"):
+        raise _Odd(f"{health[:80]!r} is no health")
+    return Device(uuid, index, _number(memory), _number(numa), health == "true", model)
+
+
+def hami_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown | None:
+    """What all containers hold together, in MiB; the index is not said, and stands as 0."""
+    text = annotations.get(HAMI_HELD)
+    if text is None:
+        return None
+    try:
+        held: dict[str, int] = {}
+        for container in _parts(text, ";"):
+            for card in _parts(container, ":"):
+                fields = card.split(",")
+                if len(fields) != 4 or not fields[0]:
+                    raise _Odd(f"{card[:80]!r} has not its four fields")
+                held[fields[0]] = held.get(fields[0], 0) + max(_number(fields[2]), 1)
+        return tuple(HeldDevice(uuid, 0, amount) for uuid, amount in held.items()) or None
+    except _Odd as odd:
+        return Unknown(f"{HAMI_HELD}: {odd}")
+
+
+def _parts(text: str, mark: str) -> list[str]:
+    """Without the empty ones, since most of these lists end with their mark."""
+    if len(text) > _LONGEST_TEXT:
+        raise _Odd(f"{len(text)} characters")
+    return [part for part in (each.strip() for each in text.split(mark)) if part]
+
+
+def _number(text: str) -> int:
+    text = text.strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > _LONGEST:
+        raise _Odd(f"{text[:80]!r} is no number")
+    return int(text)
