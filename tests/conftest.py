@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from bayplan.core.engine.profile import Profile
 from bayplan.core.engine.verdicts import Verdicts
@@ -15,6 +16,10 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
 from bayplan.core.state.trial import Mark, Trial
 from bayplan.core.state.view import View
+
+# How long the making of examples takes says something about the machine, not about the code.
+settings.register_profile("bayplan", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("bayplan")
 
 
 def check_kept(verdicts: Verdicts) -> None:

@@ -1,5 +1,6 @@
 """What `bayplan manifests` prints: whole, safe, and the same as the files under deploy/."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,17 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from bayplan.cli.agent import agent
 from bayplan.cli.main import main
 from bayplan.cli.run import run
+from bayplan.core.model.devices import ASSIGNMENT, INVENTORY
 from bayplan.scheduler.config import Configuration, read
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("deployment", "static-pod", "rbac")
+KINDS = ("deployment", "static-pod", "rbac", "agent", "policy")
+COMPONENTS = {"agent": "agent", "policy": "policy"}  # of the others: scheduler
+PODS = ("deployment", "static-pod", "agent")
+ACCOUNT = "system:serviceaccount:kube-system"
 Json = dict[str, Any]
 
 
@@ -20,19 +26,48 @@ def command(*args: str) -> Result:
     return CliRunner().invoke(main, ["manifests", *args])
 
 
-def objects(*args: str) -> dict[str, Json]:
-    """What is printed, by kind."""
+def every_object(*args: str) -> list[Json]:
     done = command(*args)
     assert done.exit_code == 0, done.output
-    return {found["kind"]: found for found in yaml.safe_load_all(done.output)}
+    return list(yaml.safe_load_all(done.output))
+
+
+def objects(*args: str) -> dict[str, Json]:
+    """What is printed, by kind."""
+    return {found["kind"]: found for found in every_object(*args)}
 
 
 def pod_spec(kind: str, *options: str) -> Json:
     found = objects(kind, *options)
-    spec: Json = (
-        found["Pod"]["spec"] if kind == "static-pod" else deployment(found)["template"]["spec"]
-    )
+    if kind == "static-pod":
+        spec: Json = found["Pod"]["spec"]
+    else:
+        whole = daemon_set(found) if kind == "agent" else deployment(found)
+        spec = whole["template"]["spec"]
     return spec
+
+
+def daemon_set(found: dict[str, Json]) -> Json:
+    spec: Json = found["DaemonSet"]["spec"]
+    return spec
+
+
+def policies(*options: str) -> dict[str, Json]:
+    """The specs of the policies, by what their names end in."""
+    return {
+        found["metadata"]["name"].rpartition("-")[2]: found["spec"]
+        for found in every_object("policy", *options)
+        if found["kind"] == "ValidatingAdmissionPolicy"
+    }
+
+
+def matched(policy: Json) -> set[tuple[str, str]]:
+    """The resources and operations that a policy is asked about."""
+    rules = policy["matchConstraints"]["resourceRules"]
+    assert all((rule["apiGroups"], rule["apiVersions"]) == ([""], ["v1"]) for rule in rules)
+    return {
+        (what, how) for rule in rules for what in rule["resources"] for how in rule["operations"]
+    }
 
 
 def deployment(found: dict[str, Json]) -> Json:
@@ -67,15 +102,25 @@ def test_each_kind_has_its_objects() -> None:
         "Role",
         "RoleBinding",
     ]
+    assert list(objects("agent")) == [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "DaemonSet",
+    ]
+    assert [found["kind"] for found in every_object("policy")] == [
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    ] * 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_object_has_its_name_its_namespace_and_the_recommended_labels(kind: str) -> None:
-    for found in objects(kind, "--name", "second", "--namespace", "batch").values():
+    for found in every_object(kind, "--name", "second", "--namespace", "batch"):
         metadata = found["metadata"]
-        assert metadata["name"] == "second"
+        assert re.sub("-(pods|bindings|nodes)$", "", metadata["name"]) == "second"
         assert metadata.get("namespace") == (
-            None if found["kind"].startswith("Cluster") else "batch"
+            None if found["kind"].startswith(("Cluster", "Validating")) else "batch"
         )
         labels = {
             key.removeprefix("app.kubernetes.io/"): v for key, v in metadata["labels"].items()
@@ -84,14 +129,15 @@ def test_every_object_has_its_name_its_namespace_and_the_recommended_labels(kind
         assert {key: labels[key] for key in ("name", "instance", "component", "part-of")} == {
             "name": "bayplan",
             "instance": "second",
-            "component": "scheduler",
+            "component": COMPONENTS.get(kind, "scheduler"),
             "part-of": "bayplan",
         }
 
 
 def test_the_roles_name_everything_and_no_secrets() -> None:
     found = objects("rbac")
-    for rule in (*found["ClusterRole"]["rules"], *found["Role"]["rules"]):
+    agents = objects("agent")["ClusterRole"]["rules"]
+    for rule in (*found["ClusterRole"]["rules"], *found["Role"]["rules"], *agents):
         words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
         assert not words & {"*", "secrets", "delete", "deletecollection", "impersonate", "escalate"}
 
@@ -116,7 +162,7 @@ def test_the_configuration_inside_is_valid_and_elects_a_leader(kind: str) -> Non
     assert configuration(kind).profiles == Configuration().profiles
 
 
-@pytest.mark.parametrize("kind", ["deployment", "static-pod"])
+@pytest.mark.parametrize("kind", PODS)
 def test_the_container_can_do_little(kind: str) -> None:
     spec = pod_spec(kind)
     (container,) = spec["containers"]
@@ -187,14 +233,145 @@ def test_replicas_are_selected_spread_and_protected_as_one() -> None:
 
 def test_the_image_is_the_one_that_was_given() -> None:
     image = "registry.example:5000/a/bayplan@sha256:" + "0" * 64
-    for kind in ("deployment", "static-pod"):
+    for kind in PODS:
         assert pod_spec(kind, "--image", image)["containers"][0]["image"] == image
+
+
+def test_the_agent_sees_two_directories_of_its_node_and_no_more() -> None:
+    spec = pod_spec("agent")
+    (container,) = spec["containers"]
+    paths = {each["name"]: each["hostPath"] for each in spec["volumes"] if "hostPath" in each}
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+
+    assert {path["path"] for path in paths.values()} == {
+        "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/pod-resources",
+    }
+    for name, path in paths.items():
+        assert path["type"] == "Directory"  # a kubelet makes its sockets anew when it starts
+        assert mounts[name]["mountPath"] == path["path"]
+        assert mounts[name].get("readOnly", False) == (name == "pod-resources")
+    assert set(mounts) == {each["name"] for each in spec["volumes"]} == {*paths, "tmp"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+
+
+def test_the_agent_is_told_its_node_and_where_the_kubelet_is() -> None:
+    (container,) = pod_spec("agent")["containers"]
+    name, *args = container["args"]
+    params = agent.make_context(name, list(args)).params
+    (port,) = container["ports"]
+    (node,) = [each for each in container["env"] if each["name"] == "NODE_NAME"]
+
+    assert name == agent.name
+    assert params["node"] == "$(NODE_NAME)"
+    assert params["device_plugins"] == "/var/lib/kubelet/device-plugins"
+    assert params["pod_resources"] == "/var/lib/kubelet/pod-resources/kubelet.sock"
+    assert params["listen"] == f":{port['containerPort']}"
+    assert params["config_file"] is None
+    assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    for probe, path in (("liveness", "/livez"), ("readiness", "/readyz"), ("startup", "/livez")):
+        assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": port["name"]}
+
+
+def test_the_agent_stays_on_its_node_whatever_happens_there() -> None:
+    found = daemon_set(objects("agent", "--name", "second"))
+    spec = found["template"]["spec"]
+
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    assert spec["priorityClassName"] == "system-node-critical"
+    assert (
+        found["selector"]["matchLabels"].items() <= found["template"]["metadata"]["labels"].items()
+    )
+    assert (
+        spec["serviceAccountName"]
+        == objects("agent", "--name", "second")["ServiceAccount"]["metadata"]["name"]
+    )
+
+
+def test_the_agent_runs_where_one_wants_it() -> None:
+    plain = pod_spec("agent")
+    labels = ("--node-selector", "nvidia.com/gpu.present=true", "--node-selector", "null=")
+    chosen = pod_spec("agent", *labels, "--runtime-class", "nvidia")
+
+    assert plain["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert "runtimeClassName" not in plain
+    assert chosen["nodeSelector"] == {
+        "kubernetes.io/os": "linux",
+        "nvidia.com/gpu.present": "true",
+        "null": "",
+    }
+    assert chosen["runtimeClassName"] == "nvidia"
+
+
+def test_the_agent_can_read_the_schedulers_configuration() -> None:
+    spec = pod_spec("agent", "--config-map", "bayplan")
+    (container,) = spec["containers"]
+    params = agent.make_context("agent", container["args"][1:]).params
+    (volume,) = [each for each in spec["volumes"] if "configMap" in each]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+    (file,) = objects("deployment")["ConfigMap"]["data"]
+
+    assert volume["configMap"] == {"name": objects("deployment")["ConfigMap"]["metadata"]["name"]}
+    assert params["config_file"] == f"{mount['mountPath']}/{file}"
+    assert mount["readOnly"]
+
+
+def test_the_policies_are_asked_wherever_annotations_travel() -> None:
+    found = policies()
+    pods = ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize")
+    written = ("CREATE", "UPDATE")
+
+    assert matched(found["pods"]) == {(what, how) for what in pods for how in written}
+    assert matched(found["bindings"]) == {("pods/binding", "CREATE"), ("bindings", "CREATE")}
+    assert matched(found["nodes"]) == {
+        (what, how) for what in ("nodes", "nodes/status") for how in written
+    }
+
+
+def test_each_policy_is_in_force_for_all_and_fails_closed() -> None:
+    found = every_object("policy", "--name", "second")
+    for policy, binding in zip(found[::2], found[1::2], strict=True):
+        name = policy["metadata"]["name"]
+        assert policy["spec"]["failurePolicy"] == "Fail"
+        assert "matchConditions" not in policy["spec"]
+        assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+        for validation in policy["spec"]["validations"]:
+            assert "bayplan.dev/" in validation["message"]
+            assert validation["reason"] == "Forbidden"
+
+
+def test_the_policies_and_the_models_name_the_same_annotations() -> None:
+    found = policies()
+    for kind, key in (("pods", ASSIGNMENT), ("bindings", ASSIGNMENT), ("nodes", INVENTORY)):
+        assert f"'{key}'" in str(found[kind])
+
+
+def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
+    for kind in ("rbac", "agent"):
+        name = objects(kind)["ServiceAccount"]["metadata"]["name"]
+        assert f"'{ACCOUNT}:{name}'" in str(policies()["pods"])
+    found = policies("--user", "system:kube-scheduler", "--namespace", "batch", "--agent", "nodes")
+    writers = {
+        kind: each["expression"]
+        for kind in ("pods", "bindings")
+        for each in found[kind]["variables"]
+        if each["name"] == "writers"
+    }
+    binding = (
+        "'system:serviceaccount:batch:bayplan', 'system:serviceaccount:batch:bayplan-extender', "
+        "'system:kube-scheduler'"
+    )
+
+    assert writers["bindings"] == f"[{binding}]"
+    assert writers["pods"] == f"[{binding}, 'system:serviceaccount:batch:nodes']"
+    assert "bayplan-extender" not in str(found["nodes"])
+    assert "'system:serviceaccount:batch:nodes'" in str(found["nodes"])
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "Name a kind; there are: deployment, rbac, static-pod"),
+        ((), "Name a kind; there are: agent, deployment, policy, rbac, static-pod"),
         (("deploymnt",), "No such command 'deploymnt'; did you mean deployment?"),
         (("rbac", "--name", "A b"), "'A b' is not a name such as bayplan"),
         (("rbac", "--name", "null"), "'null' is not a name such as bayplan"),
@@ -203,6 +380,12 @@ def test_the_image_is_the_one_that_was_given() -> None:
         (("rbac", "--image", "x"), "No such option '--image'"),
         (("deployment", "--image", "a b"), "'a b' is not an image such as bayplan:"),
         (("deployment", "--image", "12"), "'12' is not an image such as bayplan:"),
+        (("agent", "--node-selector", "gpu"), "'gpu' is not a label such as"),
+        (("agent", "--node-selector", 'a="b"'), "is not a label such as"),
+        (("agent", "--runtime-class", "a: b"), "'a: b' is not a name such as bayplan"),
+        (("policy", "--user", "a'b"), "is not a user such as system:kube-scheduler"),
+        (("policy", "--agent", "bayplan"), "the agent needs an account of its own"),
+        (("policy", "--image", "x"), "No such option '--image'"),
         (("deployment", "--replicas", "0"), "0 is not in the range x>=1"),
     ],
 )

@@ -2,13 +2,16 @@
 
 from itertools import product
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.core.devices import shared
-from bayplan.core.devices.shared import Card, Cards, Policy, Request, best, choose, cost
+from bayplan.core.devices.shared import REFUSED, Card, Policy, Request, best, choose, cost
+from bayplan.core.model.devices import Device
+from bayplan.core.model.nodes import Pool
+from bayplan.core.model.pods import Part
+from bayplan.core.state.pools import Lines, Table
 
 POLICIES: tuple[Policy, ...] = ("binpack", "spread")
 SIZE = 16
@@ -50,24 +53,21 @@ def test_brute_force_agrees(
 def test_one_request_on_many_pools_is_answered_as_on_each(
     pools: list[list[Card | None]], asked: Request, policy: Policy
 ) -> None:
-    width = max(map(len, pools))
-    padded = [[*cards, *[None] * (width - len(cards))] for cards in pools]
-    table = Cards(
-        np.array([[c.memory if c else 0 for c in line] for line in padded], dtype=np.int64),
-        np.array([[c.compute if c else 0 for c in line] for line in padded], dtype=np.int64),
-        np.array([[c.holders if c else 0 for c in line] for line in padded], dtype=np.int64),
-        np.array([[c is not None for c in line] for line in padded]),
-    )
-    positions, costs = best(table, asked, policy)
-    alone = [choose(cards, [asked], policy) for cards in pools]
-    assert positions.tolist() == [-1 if way is None else way[0] for way in alone]
+    table = Table(len(pools))
+    for row, cards in enumerate(pools):
+        devices = (Device(str(i), i, SIZE, healthy=c is not None) for i, c in enumerate(cards))
+        table.write(row, Pool("gpu", tuple(devices)))
+        for i, c in enumerate(cards):
+            if c is not None:
+                held = Part("gpu", str(i), SIZE - c.memory, 100 - c.compute, holders=c.holders)
+                table.take(row, held, 1)
+    positions, numbers = best(Lines(table, None, len(pools)), asked, policy)
     found = [brute(cards, [asked], policy) for cards in pools]
-    order = sorted(
-        (i for i, way in enumerate(found) if way is not None),
-        key=lambda i: found[i][0],  # type: ignore[index]
-    )
-    cheapest = [int(costs[i]) for i in order]
-    assert cheapest == sorted(cheapest)  # between pools they compare as the tuples do
+    assert (numbers == REFUSED).tolist() == [way is None for way in found]
+    for position, way in zip(positions.tolist(), found, strict=True):
+        assert way is None or way[1] == (position,)
+    order = sorted((way[0], int(n)) for way, n in zip(found, numbers, strict=True) if way)
+    assert [n for _, n in order] == sorted(n for _, n in order)  # between pools they compare too
 
 
 @given(pool, st.lists(request, min_size=1, max_size=3), policy)

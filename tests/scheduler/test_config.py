@@ -55,10 +55,11 @@ def test_the_least_form_is_the_default_profile() -> None:
     assert found == Configuration(profiles=(ProfileConfig("bayplan"),))
 
 
-def test_without_a_file_there_are_two_profiles_and_they_work_together() -> None:
+def test_without_a_file_there_are_the_promised_profiles_and_they_work_together() -> None:
     profiles = profiles_of(Configuration())
 
-    assert [profile.name for profile in profiles] == ["bayplan", "toyscheduler"]
+    names = ["bayplan", "toyscheduler", "alnair-cost-saving", "alnair-high-performance"]
+    assert [profile.name for profile in profiles] == names
     Engine(profiles)
 
 
@@ -81,6 +82,7 @@ journal: {path: /var/log/journal, maxSize: 1Gi, keep: 0}
 checkLiveEvery: 0
 podInitialBackoffSeconds: 2
 podMaxBackoffSeconds: 20
+devices: [{name: fpga, resources: [{name: example.com/fpga}], ids: index, environment: FPGAS}]
 """)
     plain = msgspec.to_builtins(found)
     default = msgspec.to_builtins(Configuration())
@@ -95,6 +97,9 @@ podMaxBackoffSeconds: 20
     }
     assert plain["clientConnection"] == {"kubeconfig": "/etc/kubeconfig", "connections": 8}
     assert plain["journal"] == {"path": "/var/log/journal", "maxSize": 1 << 30, "keep": 0}
+    (fpga,) = found.devices
+    assert (fpga.name, fpga.ids, fpga.environment) == ("fpga", "index", "FPGAS")
+    assert list(found.vendors.classes) == ["nvidia", "fpga"]
     assert (found.check_live_every, found.max_in_flight, found.bind_workers) == (0.0, 100, 16)
     same = [key for key in plain if plain[key] == default[key]]
     assert same == ["apiVersion", "kind"]

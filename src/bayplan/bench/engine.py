@@ -5,6 +5,9 @@ have 8 GPUs and are 85 % full; one pod ends for each one placed. There are 50 ro
 has a label of its own; a tenth of the pods have spread or pod affinity, a tenth node affinity or
 tolerations, and a tenth of those are pinned to a node by name.
 
+The same with devices: nodes publish 8 cards of 80 GiB, and pods ask for some GiB of one card where
+they asked for GPUs. That is held against the figure without devices, in the same run.
+
 The garbage collector is frozen after the filling and seldom runs, as in a live scheduler after
 its first list.
 """
@@ -21,22 +24,25 @@ from numpy.typing import NDArray
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.questions import best_node, fits_on
+from bayplan.core.model.devices import Device
 from bayplan.core.model.effects import Bind
 from bayplan.core.model.events import BindDone, NodeSeen, PodGone, PodSeen, Tick
-from bayplan.core.model.nodes import Image, Node
-from bayplan.core.model.pods import AffinityTerm, Pod, PodTerms, RowKey, Spread
+from bayplan.core.model.nodes import Image, Node, Pool
+from bayplan.core.model.pods import AffinityTerm, DeviceAsk, Pod, PodTerms, RowKey, Spread
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint, Toleration
 
 GIB = 1 << 30
 GPUS = 8
 KEYS = 50
+CARD_MIB = 80 << 10
+GPU, GPU_MEMORY = "nvidia.com/gpu", "bayplan.dev/gpu-memory-mib"
 FULL = 0.85
 BATCH = 32  # pods that arrive between two ticks
 ZONE, HOST, RACK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "rack"
 NAMESPACES = 20
 
 
-def nodes(count: int) -> list[Node]:
+def nodes(count: int, cards: bool = False) -> list[Node]:
     """Machines of a few kinds in ten zones; one in twenty is tainted, one in ten dislikes pods."""
     kinds = ("a100", "h100", "l4")
     made = []
@@ -62,8 +68,9 @@ def nodes(count: int) -> list[Node]:
                     "cpu": 128_000,
                     "memory": 1024 * GIB,
                     "ephemeral-storage": 4096 * GIB,
-                    "nvidia.com/gpu": GPUS,
+                    **({GPU_MEMORY: GPUS * CARD_MIB} if cards else {GPU: GPUS}),
                 },
+                pools=(cards_of(i),) if cards else (),
                 taints=taints,
                 images=(Image((f"registry.example/train:{i % 4}",), 8 * GIB),),
             )
@@ -71,10 +78,16 @@ def nodes(count: int) -> list[Node]:
     return made
 
 
+def cards_of(i: int) -> Pool:
+    devices = (Device(f"GPU-{i:06d}-{at}", at, CARD_MIB) for at in range(GPUS))
+    return Pool("nvidia", tuple(devices))
+
+
 class Pods:
     """An endless stream of pods of 50 templates, each pod with a label of its own."""
 
-    def __init__(self, seed: int, node_count: int) -> None:
+    def __init__(self, seed: int, node_count: int, cards: bool = False) -> None:
+        self._cards = cards
         self._rng = random.Random(seed)
         self._nodes = node_count
         self._made = 0
@@ -82,25 +95,30 @@ class Pods:
         self._terms = [self._own_terms(i) for i in range(KEYS)]
 
     def _row(self, i: int) -> RowKey:
-        gpus = (1, 1, 1, 1, 2)[i % 5]
+        gpus = 1 if self._cards else (1, 1, 1, 1, 2)[i % 5]
         cpu, memory = gpus * (4000 + 100 * (i % 7)), gpus * (16 + i % 11) * GIB
-        requests = (("cpu", cpu), ("memory", memory), ("nvidia.com/gpu", gpus))
+        requests = (("cpu", cpu), ("memory", memory), (GPU, gpus))
         special: dict[str, Any] = {}
+        if self._cards:
+            mib = (10, 20, 20, 40, 40)[i % 5] << 10
+            requests = ((GPU_MEMORY, mib), ("cpu", cpu), ("memory", memory))
+            ask = DeviceAsk("main", GPU_MEMORY, "nvidia", "memory", mib)
+            special = {"devices": (ask,)}
         if i % 10 == 3:  # a tenth: affinity on one template in two, tolerations on the other
             if i % 20 == 3:
                 gpu = Requirement("gpu", "In", ("a100", "h100"))
                 newer = Requirement("generation", "Gt", ("1",))
                 liked = (10, NodeTerm((Requirement("generation", "In", ("5",)),)))
-                special = {
+                special |= {
                     "required": (NodeTerm((gpu, newer)),),
                     "preferred": (liked,),
                     "has_preferred": True,
                 }
             else:
-                special = {"tolerations": (Toleration("dedicated", "Exists"),)}
+                special |= {"tolerations": (Toleration("dedicated", "Exists"),)}
         return RowKey(
             requests=requests,
-            scored=(("cpu", cpu), ("memory", memory), ("nvidia.com/gpu", gpus)),
+            scored=requests,
             scored_placed=(cpu, memory),
             images=(f"registry.example/train:{i % 8}",),
             **special,
@@ -146,17 +164,18 @@ class Pods:
         return self
 
 
-def gpus_of(pod: Pod) -> int:
-    return dict(pod.row.requests).get("nvidia.com/gpu", 0)
+def gpus_of(pod: Pod) -> float:
+    requests = dict(pod.row.requests)
+    return requests.get(GPU, 0) + requests.get(GPU_MEMORY, 0) / CARD_MIB
 
 
-def filled(count: int, seed: int = 1) -> tuple[Engine, Pods, list[str]]:
+def filled(count: int, seed: int = 1, cards: bool = False) -> tuple[Engine, Pods, list[str]]:
     """An engine with `count` nodes, 85 % of the GPUs in use, and the uids of the placed pods."""
     engine = Engine(max_in_flight=1 << 30)
-    for node in nodes(count):
+    for node in nodes(count, cards):
         engine.handle(NodeSeen(node), 0.0)
-    stream = Pods(seed, count)
-    used, wanted, placed = 0, int(FULL * GPUS * count), []
+    stream = Pods(seed, count, cards)
+    used, wanted, placed = 0.0, FULL * GPUS * count, list[str]()
     while used < wanted:
         batch = [next(stream) for _ in range(256)]
         for pod in batch:
@@ -334,6 +353,24 @@ def rss_bytes() -> int:
         return int(statm.read().split()[1]) * resource.getpagesize()
 
 
+Filled = tuple[Engine, Pods, list[str]]
+
+
+def with_devices(count: int, seed: int, without: Filled, decided: int) -> dict[str, float]:
+    """Decisions about GPU memory beside those without devices, in turns."""
+    filled_cards = filled(count, seed, cards=True)
+    gc.collect()
+    gc.freeze()
+    decisions(*filled_cards, KEYS * 10)
+    rounds = [(decisions(*filled_cards, decided), decisions(*without, decided)) for _ in range(3)]
+    return {
+        "nodes": count,
+        "decisions_per_s": float(np.median([ours for ours, _ in rounds])),
+        "without_per_s": float(np.median([plain for _, plain in rounds])),
+        "ratio": float(np.median([ours / plain for ours, plain in rounds])),
+    }
+
+
 def run(
     sizes: tuple[int, ...] = (1_000, 10_000, 100_000),
     progress: Callable[[str], None] = lambda text: None,
@@ -368,6 +405,8 @@ def run(
         )
         if count == 10_000:
             report |= questions(engine, count, 2_000)
+            progress(f"{count} nodes: filling cards")
+            report["devices"] = with_devices(count, seed, (engine, stream, placed), decided)
         del engine, stream, placed, bare
         gc.set_threshold(*thresholds)
         gc.unfreeze()

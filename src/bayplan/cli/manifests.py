@@ -15,6 +15,7 @@ VERSION = version("bayplan").replace("+", "-")  # as labels and image tags may h
 _LABEL = re.compile(r"[a-z][-a-z0-9]{0,61}[a-z0-9]")  # two at least: y and n are YAML's too
 _IMAGE = re.compile(r"[a-zA-Z0-9][\w.:/@-]*")
 _USER = re.compile(r"[\w.:@/-]+")
+_SELECTOR = re.compile(r"(?:[a-z0-9][-a-z0-9.]*/)?\w(?:[-\w.]*\w)?=(?:\w(?:[-\w.]*\w)?)?", re.ASCII)
 
 HELP = """Print what to apply to a cluster, as YAML.
 
@@ -43,6 +44,29 @@ Examples:
   bayplan manifests rbac | kubectl apply -f -
   bayplan manifests rbac --user system:kube-scheduler | kubectl apply -f -   # for static pods
 """
+AGENT_HELP = """The agent: a DaemonSet for the nodes with accelerators, its account and its role.
+
+An agent that finds no devices ends, so choose its nodes with --node-selector. With --runtime-class
+it runs under that RuntimeClass: NVIDIA's brings NVML. Where NVIDIA's runtime is the default one,
+that is not needed.
+
+\b
+Examples:
+  bayplan manifests agent --node-selector nvidia.com/gpu.present=true | kubectl apply -f -
+  bayplan manifests agent --runtime-class nvidia --config-map bayplan | kubectl apply -f -
+"""
+POLICY_HELP = """Policies by which Bayplan alone writes assignments and inventories.
+
+They refuse bayplan.dev/assignment and ids.bayplan.dev/* on pods and bindings from anyone but the
+scheduler, the extender, the agent and every --user, and bayplan.dev/devices on nodes from anyone
+but the agent. They are for the whole cluster, so name the users of other installations too.
+
+\b
+Examples:
+  bayplan manifests policy | kubectl apply -f -
+  bayplan manifests policy --user system:kube-scheduler | kubectl apply -f -   # for static pods
+  bayplan manifests policy --user system:serviceaccount:batch:second | kubectl apply -f -
+"""
 
 
 def name_of(text: str) -> str:
@@ -64,6 +88,13 @@ def user_of(text: str) -> str:
     return text
 
 
+def selector_of(text: str) -> str:
+    if not _SELECTOR.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is not a label such as nvidia.com/gpu.present=true")
+    return text
+
+
+AGENT = "bayplan-agent"  # not the scheduler's name: both have an account and a role
 NAMESPACE = click.option(
     "--namespace", type=name_of, default="kube-system", show_default=True, metavar="NAME"
 )
@@ -120,6 +151,72 @@ def rbac(namespace: str, name: str, users: tuple[str, ...]) -> None:
     ]
     values = {"namespace": namespace, "name": name, "subjects": "\n".join(subjects)}
     click.echo(render("rbac", values), nl=False)
+
+
+@manifests.command(help=AGENT_HELP)
+@NAMESPACE
+@click.option("--name", type=name_of, default=AGENT, show_default=True, metavar="NAME")
+@IMAGE
+@click.option(
+    "--node-selector",
+    "labels",
+    type=selector_of,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only on nodes with this label.  [default: on every Linux node]",
+)
+@click.option("--runtime-class", type=name_of, metavar="NAME", help="Such as nvidia.")
+@click.option(
+    "--config-map", type=name_of, metavar="NAME", help="With config.yaml, such as the scheduler's."
+)
+def agent(
+    labels: tuple[str, ...], runtime_class: str | None, config_map: str | None, **values: str
+) -> None:
+    wanted = dict(label.split("=", 1) for label in ("kubernetes.io/os=linux", *labels))
+    values |= dict.fromkeys(("runtime", "argument", "mount", "volume"), "")
+    values["selector"] = "\n".join(f'        "{key}": "{value}"' for key, value in wanted.items())
+    if runtime_class:
+        values["runtime"] = f"\n      runtimeClassName: {runtime_class}"
+    if config_map:
+        values["argument"] = "\n        - --config=/etc/bayplan/config.yaml"
+        mount = "{name: config, mountPath: /etc/bayplan, readOnly: true}"
+        values["mount"] = f"\n        - {mount}"
+        values["volume"] = f"\n      - name: config\n        configMap: {{name: {config_map}}}"
+    click.echo(render("agent", values), nl=False)
+
+
+@manifests.command(help=POLICY_HELP)
+@NAMESPACE
+@click.option(
+    "--name",
+    type=name_of,
+    default="bayplan",
+    show_default=True,
+    metavar="NAME",
+    help="The scheduler's account, and what the policies' names begin with.",
+)
+@click.option(
+    "--extender",
+    type=name_of,
+    default="bayplan-extender",
+    show_default=True,
+    metavar="NAME",
+    help="Its account.",
+)
+@click.option(
+    "--agent", type=name_of, default=AGENT, show_default=True, metavar="NAME", help="Its account."
+)
+@click.option(
+    "--user", "users", type=user_of, multiple=True, metavar="USER", help="Who else may assign."
+)
+def policy(namespace: str, name: str, extender: str, agent: str, users: tuple[str, ...]) -> None:
+    if agent in (name, extender):
+        raise click.BadParameter("the agent needs an account of its own", param_hint="--agent")
+    space = f"system:serviceaccount:{namespace}"
+    assigning = dict.fromkeys((f"{space}:{name}", f"{space}:{extender}", *users))
+    writers = ", ".join(f"'{user}'" for user in assigning)
+    values = {"name": name, "writers": writers, "agent": f"{space}:{agent}"}
+    click.echo(render("policy", values), nl=False)
 
 
 def render(kind: str, values: dict[str, str]) -> str:

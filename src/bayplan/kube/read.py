@@ -14,11 +14,14 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from bayplan.core.model.holdings import bound_holding
+from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Image, Node
-from bayplan.core.model.pods import Pod, RowKey
+from bayplan.core.model.pods import Holding, Pod, RowKey
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import Taint
+from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import wire
 from bayplan.kube.rows import amounts, row_key
@@ -50,7 +53,8 @@ class Unreadable(ValueError):
 
 
 class Reader:
-    def __init__(self) -> None:
+    def __init__(self, vendors: Vendors | None = None) -> None:
+        self._vendors = vendors or Vendors()
         self._kept: dict[Any, Any] = {}
         self._rows: dict[tuple[bytes, bool], RowKey] = {}  # by spec, and whether it is bound
         self._values: dict[str, str] = {}  # of labels
@@ -95,6 +99,7 @@ class Reader:
                 Image(tuple(map(intern, image.names or ())), image.size_bytes or 0)
                 for image in status.images or ()
             ),
+            pools=pools_of(_noted(metadata), self._vendors),
         )
 
     def namespace(self, source: Source) -> tuple[str, dict[str, str]]:
@@ -130,7 +135,7 @@ class Reader:
         except Wrong as wrong:
             raise Unreadable(what, wrong.field, wrong.why) from None
 
-    def _checked_pod(self, seen: wire.Pod, metadata: wire.Metadata, newcomer: bool) -> Pod:
+    def _checked_pod(self, seen: wire.Pod, metadata: wire.DeviceMetadata, newcomer: bool) -> Pod:
         spec, status = seen.spec or wire.PodSpec(), seen.status or wire.PodStatus()
         name, namespace = metadata.name or "", intern(metadata.namespace or "default")
         labels = self._labels(metadata)
@@ -157,7 +162,16 @@ class Reader:
             terminating=metadata.deletion_timestamp is not None,
             preempts=spec.preemption_policy != "Never",
             nominated=intern(status.nominated_node_name or ""),
+            held=bound_holding(row.devices, node, _noted(metadata), self._vendors)
+            if node
+            else None,
         )
+
+    def _held(self, row: RowKey, node: str, metadata: wire.DeviceMetadata) -> Holding | None:
+        """What a bound pod holds. What stands on a pod that is not bound says nothing."""
+        if not node or not (row.devices or metadata.annotations is not None):
+            return None
+        return bound_holding(row.devices, node, _noted(metadata), self._vendors)
 
     def _row(
         self, spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bool
@@ -166,7 +180,7 @@ class Reader:
         pod's resources is the pod's own."""
         told = status.container_statuses or status.init_container_statuses or status.resources
         if insists or told is not None:
-            return self._keep(row_key(spec, status, bound=bound, insists=insists))
+            return self._keep(row_key(spec, status, self._vendors, bound, insists))
         node, spec.node_name = spec.node_name, None
         key = (_encode(spec), bound)
         spec.node_name = node
@@ -174,7 +188,7 @@ class Reader:
         if row is None:
             if len(self._rows) >= _MOST_SPECS:
                 self._rows.clear()
-            row = self._keep(row_key(spec, status, bound=bound, insists=insists))
+            row = self._keep(row_key(spec, status, self._vendors, bound, insists))
             self._rows[key] = row
         return row
 
@@ -240,6 +254,10 @@ def _named(kind: str, metadata: M | None, namespaced: bool) -> tuple[str, M]:
         raise Unreadable(kind, "metadata.name", "it has no name")
     namespace = f"{metadata.namespace or 'default'}/" if namespaced else ""
     return f"{kind} {namespace}{metadata.name}", metadata
+
+
+def _noted(metadata: wire.DeviceMetadata) -> dict[str, str]:
+    return {} if metadata.annotations is None else metadata.annotations.there()
 
 
 def _seconds(time: str | None, field: str) -> float:

@@ -3,12 +3,15 @@
 `Wrong` is raised with the field's path. Nothing here knows other pods, nor the pod's name.
 """
 
-from bayplan.core.model.pods import HostPort, RowKey
-from bayplan.core.model.quantity import BadQuantity, parse_json
+from bayplan.core.model.pods import DeviceAsk, HostPort, Phase, RowKey
+from bayplan.core.model.quantity import BadQuantity, counted, parse_json
 from bayplan.core.model.requests import Ask, PodAsk, TooManyResources, asked
 from bayplan.core.model.selectors import NodeTerm, Toleration
+from bayplan.core.model.vendors import Vendors
 from bayplan.kube import wire
 from bayplan.kube.terms import Wrong, node_term, preferred_nodes
+
+MOST_CLASSES = 15  # of devices in one pod; each has its reasons
 
 
 def amounts(quantities: wire.Quantities, field: str) -> dict[str, int]:
@@ -64,7 +67,9 @@ def _pod_ask(spec: wire.PodSpec, status: wire.PodStatus) -> PodAsk:
     )
 
 
-def row_key(spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bool) -> RowKey:
+def row_key(
+    spec: wire.PodSpec, status: wire.PodStatus, vendors: Vendors, bound: bool, insists: bool
+) -> RowKey:
     """The row key; a pod that `insists` goes to the node it names or nowhere."""
     try:
         figures = asked(_pod_ask(spec, status), bound)
@@ -88,7 +93,45 @@ def row_key(spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bo
         containers=len(spec.init_containers or ()) + len(spec.containers or ()),
         node_name=(spec.node_name or "") if insists else "",
         resource_claims=bool(spec.resource_claims),
+        devices=_devices(spec, vendors),
     )
+
+
+def _devices(spec: wire.PodSpec, vendors: Vendors) -> tuple[DeviceAsk, ...]:
+    """What containers ask for of classes of devices, in the order in which they start."""
+    found: list[DeviceAsk] = []
+    for field, containers in (
+        ("spec.initContainers", spec.init_containers),
+        ("spec.containers", spec.containers),
+    ):
+        for i, container in enumerate(containers or ()):
+            requests = container.resources.requests if container.resources is not None else None
+            ours = {
+                name: raw for name, raw in (requests or {}).items() if name in vendors.resources
+            }
+            if not ours:
+                continue
+            phase: Phase = "main"
+            if containers is spec.init_containers:
+                phase = "sidecar" if container.restart_policy == "Always" else "init"
+            for name, nano in sorted(amounts(ours, f"{field}[{i}].resources.requests").items()):
+                device_class, resource = vendors.resources[name]
+                amount = counted(name, nano)
+                if amount:
+                    found.append(
+                        DeviceAsk(
+                            container.name or "",
+                            name,
+                            device_class.name,
+                            resource.kind,
+                            amount,
+                            resource.unit_mib,
+                            phase,
+                        )
+                    )
+    if len({ask.device_class for ask in found}) > MOST_CLASSES:
+        raise Wrong("spec.containers", f"more than {MOST_CLASSES} classes of devices")
+    return tuple(found)
 
 
 def _required_nodes(affinity: wire.NodeAffinity | None) -> tuple[NodeTerm, ...] | None:

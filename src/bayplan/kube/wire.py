@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct, field
 
+from bayplan.core.model import devices, dialects
+
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Labels = dict[str, str] | None
@@ -31,6 +33,34 @@ class Metadata(Wire):
     resource_version: str | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+
+
+class DeviceAnnotations(Wire):
+    """What is read of a pod's or a node's annotations; they can hold a great deal else."""
+
+    assignment: str | None = field(default=None, name=devices.ASSIGNMENT)
+    inventory: str | None = field(default=None, name=devices.INVENTORY)
+    cordon: str | None = field(default=None, name=devices.CORDON)
+    alnair_held: str | None = field(default=None, name=dialects.ALNAIR_HELD)
+    alnair_count: str | None = field(default=None, name=dialects.ALNAIR_COUNT)
+    alnair_uuids: str | None = field(default=None, name=dialects.ALNAIR_UUIDS)
+    alnair_sizes: str | None = field(default=None, name=dialects.ALNAIR_SIZES[0])
+    alnair_mistyped: str | None = field(default=None, name=dialects.ALNAIR_SIZES[1])
+    gpushare_index: str | None = field(default=None, name=dialects.GPUSHARE_INDEX)
+    gpushare_amount: str | None = field(default=None, name=dialects.GPUSHARE_AMOUNT)
+    hami_node: str | None = field(default=None, name=dialects.HAMI_NODE)
+    hami_held: str | None = field(default=None, name=dialects.HAMI_HELD)
+
+    def there(self) -> dict[str, str]:
+        names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        found = ((name, getattr(self, attribute)) for name, attribute in names)
+        return {name: text for name, text in found if text is not None}
+
+
+class DeviceMetadata(Metadata):
+    """Of pods and nodes."""
+
+    annotations: DeviceAnnotations | None = None
 
 
 class OwnerReference(Wire):
@@ -213,7 +243,7 @@ class PodStatus(Wire):
 
 
 class Pod(Wire):
-    metadata: Metadata | None = None
+    metadata: DeviceMetadata | None = None
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
@@ -243,7 +273,7 @@ class NodeStatus(Wire):
 
 
 class Node(Wire):
-    metadata: Metadata | None = None
+    metadata: DeviceMetadata | None = None
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 

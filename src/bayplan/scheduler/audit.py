@@ -17,7 +17,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster
 
 MOST = 1000
-OF_A_POD = ("terms", "priority", "gates", "terminating", "scheduler")
+OF_A_POD = ("terms", "priority", "gates", "terminating", "scheduler", "held")
 WAITS, NOT_KNOWN = "waits", "not known"
 
 

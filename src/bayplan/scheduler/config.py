@@ -12,9 +12,10 @@ import yaml
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import replace
 
-from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConfig
+from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, Profile, ProfileConfig
 from bayplan.core.model import quantity
-from bayplan.core.plugins.registry import installed
+from bayplan.core.model.vendors import KNOWN, DeviceClass, Vendors
+from bayplan.core.plugins.registry import DEFAULT, installed
 from bayplan.scheduler.pluginsets import resolve
 from bayplan.scheduler.strict import PARSE, Fault, build, shown
 
@@ -23,12 +24,28 @@ KIND = "BayplanConfiguration"
 KUBE_SCHEDULER = "KubeSchedulerConfiguration"
 JITTER = 1.2  # client-go's: a renewal may come so much later than the retry period
 
+DECISIVE = 2000  # one point of such a score outweighs all the others together
+
+
+def _by_devices(name: str, policy: str) -> ProfileConfig:
+    """The devices decide, and the default scores what is equal to them; docs/alnair.md."""
+    scores = dict(DEFAULT["score"]) | {"Devices": DECISIVE}
+    enabled = tuple(Enabled(plugin, weight) for plugin, weight in scores.items())
+    return ProfileConfig(
+        name,
+        {"score": PluginSet(enabled, (Enabled("*"),))},
+        (PluginConfig("Devices", {"policy": policy}),),
+    )
+
+
 DEFAULT_PROFILES = (
     ProfileConfig("bayplan"),
     ProfileConfig(  # docs/toyscheduler.md
         "toyscheduler",
         {"score": PluginSet(enabled=(Enabled("GpuBestFit", 1),), disabled=(Enabled("*"),))},
     ),
+    _by_devices("alnair-cost-saving", "binpack"),
+    _by_devices("alnair-high-performance", "spread"),
 )
 
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -115,6 +132,12 @@ class Configuration(Struct, frozen=True, rename="camel"):
     check_live_every: Seconds = 3600.0  # 0: never
     pod_initial_backoff_seconds: Count = 1
     pod_max_backoff_seconds: Count = 10
+    devices: tuple[DeviceClass, ...] = ()  # beside those that are known, or in their place
+
+    @property
+    def vendors(self) -> Vendors:
+        classes = {each.name: each for each in (*KNOWN, *self.devices)}
+        return Vendors(classes.values())
 
 
 def load(path: str | Path) -> Configuration:
@@ -176,7 +199,27 @@ def _checked(document: dict[str, Any]) -> Configuration:
         raise Fault("podMaxBackoffSeconds", f"is less than podInitialBackoffSeconds, {first}")
     if config.api == config.listen and not config.api.endswith(":0"):
         raise Fault("api", f"{config.api} is the address of listen too")
+    _check_devices(config)
     return replace(config, profiles=_resolved(config.profiles))
+
+
+def _check_devices(config: Configuration) -> None:
+    """Every resource means devices of one class."""
+    names = [each.name for each in config.devices]
+    for i, each in enumerate(config.devices):
+        if each.name in names[:i]:
+            raise Fault(f"devices[{i}].name", f"devices[{names.index(each.name)}] has it too")
+    owner: dict[str, str] = {}
+    for each in config.vendors.classes.values():
+        at = f"devices[{names.index(each.name)}]" if each.name in names else f"class {each.name}"
+        for j, resource in enumerate(each.resources):
+            if resource.name in owner:
+                why = f"{resource.name} is of class {owner[resource.name]} already"
+                raise Fault(f"{at}.resources[{j}].name", why)
+            owner[resource.name] = each.name
+        wholes = [resource.name for resource in each.resources if resource.kind == "whole"]
+        if len(wholes) > 1:
+            raise Fault(f"{at}.resources", f"{' and '.join(wholes)} are both whole devices")
 
 
 def _check_kind(document: dict[str, Any]) -> None:

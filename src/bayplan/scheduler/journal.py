@@ -22,6 +22,7 @@ from msgspec import Struct
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import ProfileConfig
 from bayplan.core.model import effects as do
+from bayplan.core.model.devices import Held
 from bayplan.core.model.events import Event
 from bayplan.core.model.verdicts import Refusal
 from bayplan.scheduler.snapshot import take
@@ -50,6 +51,7 @@ class Outcome(Struct, omit_defaults=True, frozen=True):
     pods: tuple[str, ...] = ()  # uids
     node: str = ""
     picked: int | None = None
+    held: tuple[Held, ...] = ()
     reasons: dict[str, int] = {}  # reason: how many nodes gave it
     text: str = ""
 
@@ -212,7 +214,8 @@ def outcomes(effects: Iterable[do.Effect]) -> list[Outcome]:
         shared = None
         match effect:
             case do.Bind(placement, picked):
-                found.append(Outcome("Bind", (placement.pod.uid,), placement.node, picked))
+                who, where = (placement.pod.uid,), placement.node
+                found.append(Outcome("Bind", who, where, picked, placement.held))
             case do.Park(pod, error):
                 found.append(Outcome("Park", (pod.uid,), text=error))
             case _:

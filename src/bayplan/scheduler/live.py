@@ -74,7 +74,7 @@ class Live:
         return audit
 
     async def _compare(self) -> Audit:
-        reader, nowhere = Reader(), Inbox(self._client.clock)
+        reader, nowhere = Reader(self._config.vendors), Inbox(self._client.clock)
 
         pods = await self._read(PodSink(nowhere, _silent, reader).watched())
         nodes = await self._read(NamedSink(nowhere, _silent, node_kind(reader)).watched())

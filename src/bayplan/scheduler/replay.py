@@ -5,7 +5,7 @@ really came to be.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -17,6 +17,8 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.holdings import holding_of
+from bayplan.core.model.pods import Part
 from bayplan.core.state.laws import broken
 from bayplan.scheduler.journal import Outcome, outcomes
 from bayplan.scheduler.recording import Player, Recording, Told
@@ -140,7 +142,9 @@ def word(outcome: Outcome) -> str:
     match outcome.do:
         case "Bind":
             picked = "" if outcome.picked is None else f" (picked {outcome.picked})"
-            return f"{outcome.node}{picked}"
+            held = {device.id: None for held in outcome.held for device in held.devices}
+            devices = f" with {', '.join(held)}" if held else ""
+            return f"{outcome.node}{devices}{picked}"
         case "Refuse":
             reasons = [f"{count} {text}" for text, count in sorted(outcome.reasons.items())]
             return f"waits: {', '.join(reasons) or outcome.text}"
@@ -275,7 +279,21 @@ def overfull(engine: Engine, effects: Sequence[do.Effect]) -> list[str]:
         for name, column in cluster.demand(pod.row).columns.items():
             if free[column] < 0:
                 lacking.setdefault((node, name), []).append(pod.key)
+        for part in given(engine, effect.placement):
+            lacking.setdefault((node, f"{part.device_class} {part.id}"), []).append(pod.key)
     return [f"{node} lacks {name} for {', '.join(pods)}" for (node, name), pods in lacking.items()]
+
+
+def given(engine: Engine, placement: do.Placement) -> Iterator[Part]:
+    """The devices of a placement of which more is held than there is."""
+    cluster = engine.cluster
+    row = cluster.rows[placement.node]
+    holding = holding_of(placement.pod.row.devices, placement.held)
+    for part in () if holding is None else holding.parts:
+        table = cluster.pools.tables[part.device_class]
+        at = table.positions[row][part.id]
+        if table.room[row, at] < 0:
+            yield part
 
 
 def miscounted(state: State, engine: Engine) -> list[str]:

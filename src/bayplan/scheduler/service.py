@@ -111,6 +111,7 @@ class Service:
             lambda words: log.warning("%s", words),
             self.refusals.on_failed,
             shadow.adopt if shadow else None,
+            config.vendors,
         )
         election = config.leader_election
         claims = KnownClaims(self.engine)
@@ -123,6 +124,7 @@ class Service:
                 workers=config.bind_workers,
                 bind_timeout_s=election.lease_duration - election.renew_deadline,
                 prepare=VolumeBinder(client, claims, clock, self.fence.check).prepare,
+                vendors=config.vendors,
             ),
         )
         if isinstance(self.writer, Writer):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bayplan.core.model import events as on
+from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
 from bayplan.kube.read import Reader
 from bayplan.kube.reflector import Reflector
@@ -36,9 +37,10 @@ class Watches:
         report: Report,
         on_failed: Failures,
         adopt: Adopt | None = None,
+        vendors: Vendors | None = None,
     ) -> None:
         self._client, self._report, self._inbox = client, report, inbox
-        reader = Reader()
+        reader = Reader(vendors)
         self.pods = PodSink(inbox, report, reader, adopt)
         self.named: dict[str, NamedSink[Any]] = {
             kind.what: NamedSink(inbox, report, kind) for kind in kinds(reader)

@@ -11,11 +11,13 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 
+import msgspec
 from msgspec import Struct
 
 from bayplan.core.model import events as on
 from bayplan.core.model.effects import Bind, Park, Placement, Refuse
 from bayplan.core.model.pods import Pod
+from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import EVENTS, PODS, Client, Retry
 from bayplan.kube.transport import (
     STRATEGIC_PATCH,
@@ -25,6 +27,7 @@ from bayplan.kube.transport import (
     TransportError,
 )
 from bayplan.scheduler import requests
+from bayplan.scheduler.assignments import annotations_of
 from bayplan.scheduler.binding import Binder, Outcome
 from bayplan.scheduler.feed import Condition
 from bayplan.scheduler.fence import Fence
@@ -54,6 +57,7 @@ class Settings(Struct, frozen=True):
     workers: int = WORKERS
     bind_timeout_s: float = 5.0
     prepare: Prepare | None = None
+    vendors: Vendors = msgspec.field(default_factory=Vendors)
 
 
 class Writer:
@@ -69,6 +73,7 @@ class Writer:
     ) -> None:
         self._client, self._clock, self._inbox, self._fence = client, client.clock, inbox, fence
         self._condition_of, self._prepare = condition_of, settings.prepare
+        self._vendors = settings.vendors
         self._binder = Binder(client, settings.bind_timeout_s)
         self._instance = socket.gethostname()
         self._workers = settings.workers
@@ -242,7 +247,8 @@ class Writer:
             check()
 
         try:
-            outcome = await self._binder.bind(effect.placement, {}, check_all)
+            noted = annotations_of(effect.placement, self._vendors, self._clock.wall())
+            outcome = await self._binder.bind(effect.placement, noted, check_all)
         except Exception as error:  # whatever it is, the pod must not be lost
             outcome = Outcome(False, str(error) or type(error).__name__, is_ours=True)
         finally:

@@ -16,25 +16,62 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.nodes import Node
-from bayplan.core.model.pods import Pod, PodTerms, RowKey
+from bayplan.core.model.devices import Device
+from bayplan.core.model.holdings import holding_of
+from bayplan.core.model.nodes import Node, Pool
+from bayplan.core.model.pods import DeviceAsk, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
+from bayplan.core.model.vendors import FULL_COMPUTE, Vendors
 
 GIB = 1 << 30
 HOSTNAME = "kubernetes.io/hostname"
+GPU, GPU_MEMORY = "nvidia.com/gpu", "bayplan.dev/gpu-memory-mib"
+GPU_COMPUTE = "bayplan.dev/gpu-compute-percent"
+VENDORS = Vendors()
 
 
 def node(name: str, gpus: int = 8, **facts: Any) -> Node:
     """A node with GPUs, 64 cores, 512 GiB and room for 110 pods; `facts` replace fields."""
     labels = {HOSTNAME: name, **facts.pop("labels", {})}
-    allocatable = {"pods": 110, "cpu": 64_000, "memory": 512 * GIB, "nvidia.com/gpu": gpus}
+    allocatable = {"pods": 110, "cpu": 64_000, "memory": 512 * GIB, GPU: gpus}
     allocatable |= facts.pop("allocatable", {})
     return Node(name=name, uid=f"uid-{name}", labels=labels, allocatable=allocatable, **facts)
 
 
+def cards(*sizes_mib: int, name: str = "", **facts: Any) -> dict[str, Any]:
+    """Facts of a node that publishes GPUs with so much memory."""
+    devices = tuple(
+        Device(f"GPU-{name}{i}", i, memory_mib=size) for i, size in enumerate(sizes_mib)
+    )
+    amounts = {
+        GPU: len(sizes_mib),
+        GPU_MEMORY: sum(sizes_mib),
+        GPU_COMPUTE: FULL_COMPUTE * len(sizes_mib),
+    }
+    pool = Pool("nvidia", facts.pop("devices", devices), **facts)
+    return {"pools": (pool,), "allocatable": amounts}
+
+
+def asks(container: str = "main", phase: Any = "main", **amounts: int) -> tuple[DeviceAsk, ...]:
+    """What a container asks for: `gpus`, `mib` of one card's memory, `percent` of its compute."""
+    names = {"gpus": GPU, "mib": GPU_MEMORY, "percent": GPU_COMPUTE}
+    found = []
+    for name, amount in amounts.items():
+        device_class, resource = VENDORS.resources[names[name]]
+        found.append(
+            DeviceAsk(container, resource.name, device_class.name, resource.kind, amount, 1, phase)
+        )
+    return tuple(found)
+
+
 def pod(name: str, gpus: int = 0, cpu: int = 0, memory: int = 0, **facts: Any) -> Pod:
     """A waiting pod of the scheduler `bayplan`; `facts` are fields of Pod or of its RowKey."""
-    amounts = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus, **facts.pop("requests", {})}
+    amounts = {"cpu": cpu, "memory": memory, GPU: gpus, **facts.pop("requests", {})}
+    if gpus and "devices" not in facts:
+        facts["devices"] = asks(gpus=gpus)
+    for ask in facts.get("devices", ()):
+        if ask.resource != GPU or not gpus:
+            amounts[ask.resource] = amounts.get(ask.resource, 0) + ask.amount
     requests = tuple(sorted((n, amount) for n, amount in amounts.items() if amount))
     row = {key: facts.pop(key) for key in list(facts) if key in RowKey.__struct_fields__}
     scored = (("cpu", cpu or 100), ("memory", memory or 200 << 20), *requests)
@@ -65,6 +102,7 @@ class World:
         self.now = 0.0
         self.binds = binds
         self.bound: dict[str, str] = {}  # pod name: node
+        self.devices: dict[str, list[str]] = {}  # pod name: ids that it was given
         self.effects: list[do.Effect] = []  # everything the engine asked for
         for name, gpus in {**(nodes or {}), **more}.items():
             self.node(name, gpus)
@@ -126,9 +164,12 @@ class World:
                 self.engine.handle(on.BindFailed(bound.uid, "the API said no"), self.now)
                 continue
             self.bound[bound.name] = effect.placement.node
+            given = [device.id for held in effect.placement.held for device in held.devices]
+            self.devices[bound.name] = list(dict.fromkeys(given))
             if self.binds == "succeed":
                 self.engine.handle(on.BindDone(bound.uid), self.now)
-                seen = replace(bound, node=effect.placement.node)
+                held = holding_of(bound.row.devices, effect.placement.held)
+                seen = replace(bound, node=effect.placement.node, held=held)
                 self.engine.handle(on.PodSeen(seen), self.now)
 
     # ---- what came of it

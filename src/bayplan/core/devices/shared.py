@@ -22,16 +22,16 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+
+from bayplan.core.state.arrays import Ints
+from bayplan.core.state.pools import COMPUTE_BITS, Lines
 
 Policy = Literal["binpack", "spread"]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 FULL_COMPUTE = 100  # percent
 MOST_WAYS = 1 << 16
-_MOST_HOLDERS = 255
-_REFUSED = np.iinfo(np.int64).max
+REFUSED = np.iinfo(np.int64).max
+_COMPUTE = (1 << COMPUTE_BITS) - 1
 
 
 class Request(Struct, frozen=True):
@@ -39,16 +39,6 @@ class Request(Struct, frozen=True):
 
     memory: int
     compute: int = 0
-
-
-class Cards(Struct, frozen=True):
-    """Pools × positions: what is left on each card, who holds parts of it, and whether it may be
-    used. Narrow pools have positions that may not."""
-
-    memory: Ints
-    compute: Ints
-    holders: Ints
-    usable: Mask
 
 
 class Card(Struct, frozen=True, order=True):
@@ -65,22 +55,15 @@ class Card(Struct, frozen=True, order=True):
         return Card(self.memory - request.memory, self.compute - request.compute, self.holders + 1)
 
 
-def best(cards: Cards, request: Request, policy: Policy) -> tuple[Ints, Ints]:
-    """Per pool the best position, or -1; and its cost, to be compared between pools too."""
-    fits = cards.usable & (cards.memory >= request.memory) & (cards.compute >= request.compute)
-    holders = np.minimum(cards.holders, _MOST_HOLDERS)
-    most = int(cards.memory.max(initial=0)) + 1
-    if policy == "binpack":
-        broken = (holders == 0).astype(np.int64)
-        cost = (broken * most + (cards.memory - request.memory)) * (FULL_COMPUTE + 1)
-        cost += cards.compute - request.compute
-    else:
-        second = (holders == 1).astype(np.int64)
-        cost = (second * (_MOST_HOLDERS + 1) + holders) * most + (most - 1 - cards.memory)
-    cost = np.where(fits, cost, _REFUSED)
-    position: Ints = cost.argmin(axis=1)
-    lowest: Ints = np.take_along_axis(cost, position[:, np.newaxis], axis=1)[:, 0]
-    return np.where(lowest == _REFUSED, -1, position), lowest
+def best(lines: Lines, request: Request, policy: Policy) -> tuple[Ints, Ints]:
+    """Per pool the best position, and the number by which the policy orders it; REFUSED where
+    nothing fits."""
+    fits = lines.room >= request.memory
+    if request.compute:
+        fits &= (lines.packing & _COMPUTE) >= request.compute
+    cost = np.where(fits, lines.packing if policy == "binpack" else lines.spreading, REFUSED)
+    position = cost.argmin(axis=1)
+    return position, cost[np.arange(len(cost)), position]
 
 
 def choose(

@@ -16,6 +16,8 @@ from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.devices import Held
+from bayplan.core.model.holdings import holding_of
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Changed, EventKind, Refusal
@@ -174,7 +176,7 @@ class Engine:
         kinds = {EventKind.POD_GONE, EventKind.POD_PLACED} if moved else set()
         if old.labels != pod.labels or old.terminating != pod.terminating:
             kinds |= {EventKind.POD_RELABELLED}
-        if old.row != pod.row:
+        if old.row != pod.row or old.held != pod.held:
             kinds |= {EventKind.POD_SHRANK}
         self.waiting.wake(kinds, now)
         if moved:
@@ -280,7 +282,8 @@ class Engine:
             kinds.append(EventKind.NODE_FORGIVEN)
         if old.static != node.static:
             kinds.append(EventKind.NODE_CHANGED)
-        if any(old.allocatable.get(n, 0) < amount for n, amount in node.allocatable.items()):
+        grew = any(old.allocatable.get(n, 0) < amount for n, amount in node.allocatable.items())
+        if grew or old.pools != node.pools:
             kinds.append(EventKind.NODE_GREW)
         self.waiting.wake(kinds, now)
 
@@ -398,7 +401,7 @@ class Engine:
         if profile.picker is not None:
             pick = self.picking.pick(profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
-        placement = do.Placement(pod, self.cluster.name(row))
+        placement = do.Placement(pod, self.cluster.name(row), self._choose(profile, ask, row))
         why = self._reserve(profile, ask, placement)
         if why is not None:
             self.waiting.rest(waiter, now)
@@ -408,13 +411,22 @@ class Engine:
         self.waiting.wake((EventKind.POD_PLACED,), now)
         return [do.Bind(placement, picked)]
 
+    def _choose(self, profile: Profile, ask: Ask, row: int) -> tuple[Held, ...]:
+        if not ask.row.devices:
+            return ()
+        chosen = (plugin.choose(ask, row, self.cluster) for plugin in profile.choose)
+        return tuple(held for each in chosen for held in each)
+
     def _reserve(self, profile: Profile, ask: Ask, placement: do.Placement) -> str | None:
         """Places the pod; where a plugin refuses, nothing is done and its reason is given."""
+        pod = ask.pod
+        if pod.row.devices:
+            pod = replace(pod, held=holding_of(pod.row.devices, placement.held))
         if not profile.reserve:
-            self.cluster.place(ask.pod, placement.node)
+            self.cluster.place(pod, placement.node)
             return None
         with self.cluster.trial() as trial:
-            self.cluster.place(ask.pod, placement.node)
+            self.cluster.place(pod, placement.node)
             for plugin in profile.reserve:
                 why = plugin.reserve(ask, placement, self.cluster)
                 if why is not None:
@@ -456,4 +468,5 @@ def same_to_us(old: Pod, new: Pod) -> bool:
         and old.terminating == new.terminating
         and old.scheduler == new.scheduler
         and old.node == new.node
+        and old.held == new.held
     )

@@ -13,6 +13,7 @@ from bayplan.core.plugins.hooks import (
     MAX_SCORE,
     Admit,
     Bind,
+    Choose,
     Filter,
     Order,
     Permit,
@@ -74,6 +75,7 @@ class Profile:
         if len(those("order")) != 1:
             raise ProfileError(f"{self._path}.plugins.order: enable exactly one plugin")
         self.order: Order = those("order")[0]
+        self.choose: list[Choose] = those("choose")
         self.reserve: list[Reserve] = those("reserve")
         self.permit: list[Permit] = those("permit")
         self.preempt: list[Preempt] = those("preempt")

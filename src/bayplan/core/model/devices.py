@@ -13,6 +13,8 @@ from msgspec import Meta, Struct
 
 ASSIGNMENT = "bayplan.dev/assignment"  # on a pod, with its Binding
 INVENTORY = "bayplan.dev/devices"  # on a node, by its agent
+CORDON = "bayplan.dev/cordon-devices"  # on a node, by an operator: ids or indexes
+IDS = "ids.bayplan.dev"  # on a pod, with its Binding: /container, a plain list
 VERSION = 1
 MOST_BYTES = 16 << 10  # of an assignment
 MOST_INVENTORY_BYTES = 64 << 10

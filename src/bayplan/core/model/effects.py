@@ -2,15 +2,17 @@
 
 from msgspec import Struct
 
+from bayplan.core.model.devices import Held
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 
 
 class Placement(Struct, frozen=True, gc=False):
-    """A pod on a node."""
+    """A pod on a node, holding these devices."""
 
     pod: Pod
     node: str
+    held: tuple[Held, ...] = ()
 
 
 class Bind(Struct, frozen=True, gc=False):

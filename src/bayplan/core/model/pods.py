@@ -5,16 +5,38 @@ verdicts are kept per row key. What depends on labels is apart: the labels thems
 pod's own affinity and spread terms.
 """
 
+from typing import Literal
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.model.selectors import NodeTerm, Selector, Toleration
+from bayplan.core.model.vendors import Kind
+
+Phase = Literal["init", "sidecar", "main"]
+MOST_MIB = 1 << 53  # more than any device has; what asks for more fits nowhere
 
 
 class HostPort(Struct, frozen=True, cache_hash=True, order=True):
     protocol: str
     port: int
     ip: str  # "0.0.0.0" stands for every address
+
+
+class DeviceAsk(Struct, frozen=True, cache_hash=True):
+    """What a container asks for of a class of devices by one of its names."""
+
+    container: str
+    resource: str
+    device_class: str
+    kind: Kind
+    amount: int  # in the resource's own unit
+    unit_mib: int = 1
+    phase: Phase = "main"
+
+    @property
+    def memory_mib(self) -> int:
+        return min(self.amount * self.unit_mib, MOST_MIB) if self.kind == "memory" else 0
 
 
 class RowKey(Struct, frozen=True, cache_hash=True):
@@ -39,6 +61,7 @@ class RowKey(Struct, frozen=True, cache_hash=True):
     ephemeral: tuple[str, ...] = ()  # those of them that must belong to the pod itself …
     claim_owner: str = ""  # … whose uid this is; empty where there are none
     resource_claims: bool = False  # asks for devices through resourceClaims
+    devices: tuple[DeviceAsk, ...] = ()  # init containers first, as they start
 
     @property
     def plain(self) -> "RowKey":
@@ -79,6 +102,24 @@ class PodTerms(Struct, frozen=True, cache_hash=True):
     preferred: tuple[tuple[int, AffinityTerm], ...] = ()
 
 
+class Part(Struct, frozen=True, gc=False):
+    """What a pod holds of one device at most, all its containers together."""
+
+    device_class: str
+    id: str  # or "#" and the index, where that is all that is known
+    memory_mib: int = 0
+    compute: int = 0  # percent
+    whole: bool = False
+    holders: int = 1  # containers that run together
+
+
+class Holding(Struct, frozen=True):
+    """What a bound pod holds. Of `unknown` classes it holds something that cannot be said."""
+
+    parts: tuple[Part, ...] = ()
+    unknown: tuple[str, ...] = ()  # sorted
+
+
 class Pod(Struct, frozen=True, gc=False):
     """A pod. `node` is empty until it is bound."""
 
@@ -97,6 +138,7 @@ class Pod(Struct, frozen=True, gc=False):
     terminating: bool = False
     preempts: bool = True  # preemptionPolicy is not Never
     nominated: str = ""
+    held: Holding | None = None  # devices; None: it asks for none, or nobody has said which
 
     @property
     def key(self) -> str:

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from bayplan.core.model.devices import Held
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.model.verdicts import Reason
@@ -152,6 +153,14 @@ class Facts(Protocol):
     def facts(self, ask: Ask, cluster: Cluster) -> Hashable: ...
 
 
+class Choose(Protocol):
+    """Which devices the pod gets on the node that was chosen. The answers of all are joined."""
+
+    name: str
+
+    def choose(self, ask: Ask, row: int, cluster: Cluster) -> Sequence[Held]: ...
+
+
 class Reserve(Protocol):
     """Runs on the trial after the pod was placed; a text refuses and drops the trial."""
 
@@ -200,6 +209,7 @@ HOOKS: dict[str, str] = {  # extension point: the method that a plugin must have
     "order": "key",
     "filter": "refuse",
     "score": "score",
+    "choose": "choose",
     "reserve": "reserve",
     "permit": "permit",
     "preempt": "victims",

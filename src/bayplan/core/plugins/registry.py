@@ -2,6 +2,7 @@
 
 from importlib.metadata import entry_points
 
+from bayplan.core.plugins.devices import Devices
 from bayplan.core.plugins.dynamic_resources import DynamicResources
 from bayplan.core.plugins.gates import SchedulingGates
 from bayplan.core.plugins.images import ImageLocality
@@ -38,6 +39,7 @@ BUILT_IN: dict[str, type] = {
         PodTopologySpread,
         InterPodAffinity,
         DynamicResources,
+        Devices,
         NodeAccepts,
         NodeResourcesBalancedAllocation,
         ImageLocality,
@@ -63,6 +65,7 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("PodTopologySpread", 0),
         ("InterPodAffinity", 0),
         ("DynamicResources", 0),
+        ("Devices", 0),
         ("NodeAccepts", 0),  # last: what else is wrong with the node says more
     ),
     "score": (
@@ -73,7 +76,9 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("InterPodAffinity", 2),
         ("NodeResourcesBalancedAllocation", 1),
         ("ImageLocality", 1),
+        ("Devices", 10),  # says nothing of pods that ask for none
     ),
+    "choose": (("Devices", 0),),
 }
 
 

@@ -41,6 +41,7 @@ from bayplan.core.state.deviceclasses import DeviceClasses
 from bayplan.core.state.distrust import Distrusted
 from bayplan.core.state.labels import WASTE, LabelColumn, LabelColumns
 from bayplan.core.state.podindex import PodIndex
+from bayplan.core.state.pools import Pools
 from bayplan.core.state.storage import Storage
 from bayplan.core.state.terms import OwnTerms, Term, TermTable
 from bayplan.core.state.trial import Mark, Trial
@@ -101,6 +102,7 @@ class Cluster:
         self.closed: dict[str, set[str]] = {}  # node name: uids of unreadable pods
         self.index = PodIndex()
         self.terms = TermTable()
+        self.pools = Pools(rows)
         self.storage = Storage(self._done)
         self.distrusted = Distrusted(self._done, self._touch)
         self._demands: dict[RowKey, Demand] = {}
@@ -291,6 +293,8 @@ class Cluster:
             self._use_ports(row, pod.row.ports, 1)
         if pod.row.claims:
             self.storage.count(pod.row.claims, row, 1)
+        if pod.held is not None or pod.row.devices:
+            self.pools.take(row, pod, 1)
         if self.index.keys:
             self.index.add(pod)
         self.load_log.append(row)
@@ -313,6 +317,8 @@ class Cluster:
             self._use_ports(row, pod.row.ports, -1)
         if pod.row.claims:
             self.storage.count(pod.row.claims, row, -1)
+        if pod.held is not None or pod.row.devices:
+            self.pools.take(row, pod, -1)
         self.load_log.append(row)
         self._done(self._place, pod, row)
 
@@ -375,6 +381,7 @@ class Cluster:
         self.taints[row] = taints
         self.unschedulable[row] = new is not None and new.unschedulable
         self._write_images(row, old, new)
+        self.pools.write(row, old, new, (each.pod for each in self.residents[row].values()))
         if old is None or new is None or old.static != new.static:
             self.static_log.append(row)
         self.load_log.append(row)
@@ -505,6 +512,7 @@ class Cluster:
         for name in COLUMNS:
             setattr(self, name, grown(getattr(self, name), rows))
         self.labels.grow(rows)
+        self.pools.grow(rows)
 
     def _add_resources(self, names: Iterable[str]) -> None:
         for name in names:

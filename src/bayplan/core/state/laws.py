@@ -16,10 +16,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from bayplan.core.model.holdings import unsaid
 from bayplan.core.model.nodes import Node
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.demand import CPU, MEMORY, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.deviceclasses import IMPLICIT
+from bayplan.core.state.pools import ARRAYS, Table
 from bayplan.core.state.terms import Count, OwnTerms, Role, Term, TermTable
 
 
@@ -32,6 +34,7 @@ def broken(cluster: Cluster) -> list[str]:
         *_pods(cluster),
         *_storage(cluster),
         *_classes_and_trust(cluster),
+        *_pools(cluster),
         *_terms(cluster),
     ]
 
@@ -75,6 +78,8 @@ class _Walk:
         if isinstance(thing, list):
             one_per_row = bool(thing) and isinstance(thing[0], dict | Node | None)
             return [self.of(item) for item in thing[: self._height if one_per_row else len(thing)]]
+        if isinstance(thing, Table):
+            return self.table(thing)
         if isinstance(thing, Term):
             return ("Term", thing.key)
         if isinstance(thing, OwnTerms):
@@ -82,6 +87,15 @@ class _Walk:
         if isinstance(thing, Struct):
             return (type(thing).__name__, tuple(self.of(field) for field in astuple(thing)))
         return self.attributes(thing)
+
+    def table(self, table: Table) -> Any:
+        """Without the columns that no pool is wide enough for."""
+        positions = table.positions[: self._height]
+        width = max((at + 1 for each in positions for at in each.values()), default=0)
+        arrays = {name: getattr(table, name)[: self._height] for name in ARRAYS}
+        shown = {name: a[..., :width] if a.ndim > 1 else a for name, a in arrays.items()}
+        listed = {name: array.tolist() for name, array in shown.items()}
+        return ("Table", listed, table.usable[: self._height], positions, table.pools)
 
 
 def _rows(cluster: Cluster) -> Iterator[str]:
@@ -208,6 +222,34 @@ def _classes_and_trust(cluster: Cluster) -> Iterator[str]:
     ends = [d.until for kept in distrusted.nodes.values() for d in kept.values() if d.closed]
     if distrusted.next_end != min(ends, default=math.inf):
         yield "the first end of a distrust is not the first"
+
+
+def _pools(cluster: Cluster) -> Iterator[str]:
+    """What is left of each device = what there is − what the node's pods hold of it."""
+    classes = {
+        pool.device_class for node in cluster.nodes if node is not None for pool in node.pools
+    }
+    if classes != cluster.pools.tables.keys():
+        yield f"classes of devices are {sorted(cluster.pools.tables)}, not {sorted(classes)}"
+        return
+    for name, table in cluster.pools.tables.items():
+        fresh = Table(len(cluster.nodes))
+        for row in cluster.rows.values():
+            node = cluster.nodes[row]
+            assert node is not None
+            pool = next((pool for pool in node.pools if pool.device_class == name), None)
+            if pool is None:
+                continue
+            fresh.write(row, pool)
+            for resident in cluster.residents[row].values():
+                holding = resident.pod.held or unsaid(resident.pod.row.devices)
+                fresh.unknown[row] += name in holding.unknown
+                for part in holding.parts:
+                    if part.device_class == name:
+                        fresh.take(row, part, 1)
+        walk = _Walk(cluster.height, 0)
+        if walk.table(fresh) != walk.table(table):
+            yield f"what is left of {name} devices is {walk.table(table)}, not {walk.table(fresh)}"
 
 
 def _terms(cluster: Cluster) -> Iterator[str]:

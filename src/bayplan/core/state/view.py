@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.labels import LabelColumn
+from bayplan.core.state.pools import Lines
 
 
 class View:
@@ -19,6 +20,7 @@ class View:
         self.size = cluster.height if rows is None else len(rows)
         self.exact = False  # whether codes must say why; if not, any code but 0 refuses
         self.feasible: Mask | None = None  # for scores of cluster plugins: the rows that passed
+        self.answers: dict[object, Any] = {}  # what a plugin keeps between its hooks
         self._free: Ints | None = None
         self._allocatable: Ints | None = None
 
@@ -62,6 +64,11 @@ class View:
     def taints(self) -> NDArray[np.int32]:
         """Codes of the cluster's taint sets; 0 for none."""
         return self._take(self.cluster.taints)
+
+    def lines(self, device_class: str) -> Lines | None:
+        """What is left of the devices of a class; None where no node has a pool of them."""
+        table = self.cluster.pools.tables.get(device_class)
+        return None if table is None else Lines(table, self.rows, self.size)
 
     def labels(self, key: str) -> tuple[LabelColumn, Rows]:
         """The column of a label key, and the codes of these rows."""

@@ -1,0 +1,261 @@
+"""Devices: refuses nodes whose devices do not serve the pod, scores what serving it costs there,
+and says which devices it gets. On nodes that publish none, wholes are only counted (by
+NodeResourcesFit) and the node's own device plugin chooses.
+
+The score is the model's cost as 0 to 99. Shared, binpack: nodes where fewer whole cards are broken
+into first, then the least memory left over. Shared, spread: nodes where fewer cards get a second
+holder first, then cards with fewer holders, then the pool with more memory free. Whole: how well
+the devices are joined against the best that the pool could ever give, and how full (binpack) or
+empty (spread) the pool becomes, in equal parts.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from msgspec import Struct
+
+from bayplan.core.devices import shared, whole
+from bayplan.core.devices.shared import Card, Policy, Request
+from bayplan.core.devices.wanted import (
+    Choice,
+    Wanted,
+    choose,
+    held_of,
+    is_plain,
+    topology,
+    wanted,
+)
+from bayplan.core.model.devices import Held
+from bayplan.core.model.nodes import Pool
+from bayplan.core.model.verdicts import EventKind, Reason
+from bayplan.core.plugins import hooks
+from bayplan.core.plugins.hooks import Ask, Reads
+from bayplan.core.plugins.resources import FREED
+from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.pools import (
+    COMPUTE_BITS,
+    HOLDERS,
+    NO_POOL,
+    TOTAL,
+    WHOLE,
+    Lines,
+)
+from bayplan.core.state.view import View
+
+UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons
+BITS = 3
+MEMORY_MASK = WHOLE - 1
+_CROWD = 4  # holders of a card: more are as bad
+_SAID = frozenset({*FREED, EventKind.NODE_CHANGED})
+
+
+class DevicesArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    policy: Policy = "binpack"
+
+
+class Answer(Struct, frozen=True):
+    """What the rows of a view say to what a pod wants of a class."""
+
+    unknown: Ints  # as in Lines
+    fits: Mask
+    score: Ints
+
+
+class Devices:
+    name = "Devices"
+    reads = Reads.LOAD
+    Args = DevicesArgs
+
+    def __init__(self, args: DevicesArgs = DevicesArgs()) -> None:  # noqa: B008
+        self._policy: Policy = args.policy
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        codes: Codes | None = None
+        for number, want in enumerate(wanted(ask.row.devices)):
+            more = self._refusals(want, view)
+            if more is not None:
+                if number:
+                    more = more << BITS * number
+                codes = more if codes is None else codes | more
+        return codes
+
+    def _refusals(self, want: Wanted, view: View) -> Codes | None:
+        """Wholes are only counted where no pool is known."""
+        answer = self._answer(want, view)
+        if answer is None:
+            return np.full(len(view), UNPUBLISHED) if want.requests else None
+        fits = answer.fits
+        if not view.exact and want.requests:
+            return cast(Codes, ~fits)
+        codes: Codes = np.where(answer.unknown > 0, UNKNOWN, np.where(fits, 0, SHORT))
+        codes[answer.unknown == NO_POOL] = UNPUBLISHED if want.requests else 0
+        return codes
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]:
+        found: list[Reason] = []
+        for want in wanted(ask.row.devices):
+            short = "too few free devices" if want.count else "no device with enough room"
+            found += [
+                Reason(
+                    f"node(s) had pods whose {want.device_class} devices are not known", True, _SAID
+                ),
+                Reason(f"node(s) did not publish the devices for {want.resources}", False, _SAID),
+                Reason(f"node(s) had {short} for {want.resources}", True, _SAID),
+            ]
+        return found
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        total: Ints | None = None
+        wants = wanted(ask.row.devices)
+        for want in wants:
+            answer = self._answer(want, view)
+            if answer is not None:
+                total = answer.score if total is None else total + answer.score
+        return total if total is None or len(wants) == 1 else total // len(wants)
+
+    def choose(self, ask: Ask, row: int, cluster: Cluster) -> Sequence[Held]:
+        held: list[Held] = []
+        for want in wanted(ask.row.devices):
+            pool = pool_of(cluster, row, want.device_class)
+            if pool is None:
+                continue
+            lines = Lines(cluster.pools.tables[want.device_class], np.array([row]), 1)
+            found = self._choice(want, pool, lines)
+            assert found is not None, f"{want.device_class} devices of row {row} were found to fit"
+            held += held_of(want, found, pool, cluster.name(row))
+        return held
+
+    def _choice(self, want: Wanted, pool: Pool, lines: Lines) -> Choice | None:
+        if not is_one_part(want):
+            return choose(want, pool, cards_of(lines, 0, len(pool.devices)), self._policy)
+        position, number = shared.best(lines, want.requests[0], self._policy)
+        return None if number[0] == shared.REFUSED else Choice(parts=(int(position[0]),))
+
+    def _answer(self, want: Wanted, view: View) -> Answer | None:
+        key = (self, want)
+        if key not in view.answers:
+            lines = view.lines(want.device_class)
+            view.answers[key] = None if lines is None else self._worked_out(want, view, lines)
+        answer: Answer | None = view.answers[key]
+        return answer
+
+    def _worked_out(self, want: Wanted, view: View, lines: Lines) -> Answer:
+        if is_one_part(want):
+            fits, score = one_part(want.requests[0], lines, self._policy)
+        else:
+            fits, score = self._by_pool(want, view, lines)
+        return Answer(lines.unknown, fits, score)
+
+    def _by_pool(self, want: Wanted, view: View, lines: Lines) -> tuple[Mask, Ints]:
+        """Pool by pool, where more than one device is wanted. Pools in one state count once."""
+        cells, usable = lines.cells, lines.room >= 0
+        free = (usable & (cells[:, HOLDERS] == 0)).sum(axis=1)
+        fits: Mask = (lines.unknown == 0) & (free >= want.count)
+        score = np.zeros(len(view), dtype=np.int64)
+        known: dict[tuple[Any, ...], int] = {}
+        for at in np.flatnonzero(fits).tolist():
+            pool = pool_of(view.cluster, int(view.row_numbers[at]), want.device_class)
+            assert pool is not None
+            if not want.requests and is_plain(pool):
+                key: tuple[Any, ...] = (int(free[at]), int(usable[at].sum()), len(pool.devices))
+            else:
+                key = (topology(pool), cells[at].tobytes(), usable[at].tobytes())
+            if key not in known:
+                known[key] = self._pool_score(want, pool, lines, at)
+            score[at] = known[key]
+        fits &= score >= 0
+        return fits, np.maximum(score, 0)
+
+    def _pool_score(self, want: Wanted, pool: Pool, lines: Lines, at: int) -> int:
+        """What serving it costs the pool, as a score; below 0 where it cannot."""
+        cards = cards_of(lines, at, len(pool.devices))
+        choice = choose(want, pool, cards, self._policy)
+        if choice is None:
+            return -1
+        scores = []
+        if want.count:
+            scores.append(whole_score(want, pool, cards, choice, self._policy))
+        if want.requests:
+            total = int(lines.cells[at, TOTAL].sum())
+            scores.append(parts_score(want, cards, choice, total, self._policy))
+        return sum(scores) // len(scores)
+
+
+def is_one_part(want: Wanted) -> bool:
+    return not want.count and len(want.requests) == 1
+
+
+def one_part(request: Request, lines: Lines, policy: Policy) -> tuple[Mask, Ints]:
+    """One request for a part of one device, on all pools at once."""
+    position, number = shared.best(lines, request, policy)
+    fits = (number != shared.REFUSED) & (lines.unknown == 0)
+    if policy == "binpack":
+        left = ((number & MEMORY_MASK) >> COMPUTE_BITS) - request.memory
+        inner = 49 - 49 * left // lines.largest
+        np.putmask(inner, number < WHOLE, inner + 50)
+        return fits, inner
+    cells = lines.cells
+    holders = cells[np.arange(len(position)), HOLDERS, position]
+    free = np.maximum(lines.room, 0).sum(axis=1)
+    inner = spread_inner(np.minimum(holders, _CROWD), free, cells[:, TOTAL].sum(axis=1))
+    np.putmask(inner, holders != 1, inner + 50)
+    return fits, inner
+
+
+def parts_score(
+    want: Wanted, cards: Sequence[Card | None], choice: Choice, total: int, policy: Policy
+) -> int:
+    """The same for several requests, on one pool: as many bands as cards may be broken into."""
+    count = len(want.requests)
+    band = 100 // (count + 1)
+    first, second, _ = choice.part_cost
+    if policy == "binpack":
+        most = sum(card.memory for at in set(choice.parts) if (card := cards[at]) is not None)
+        inner = 49 - 49 * min(second, most) // max(most, 1)
+    else:
+        free = sum(card.memory for card in cards if card is not None)
+        inner = int(spread_inner(min(second // count, _CROWD), free, total))
+    return band * (count - min(first, count)) + (band - 1) * inner // 49
+
+
+def spread_inner(holders: Any, free: Any, total: Any) -> Any:
+    """0 to 49: few holders first, then much that is free in the pool."""
+    return (_CROWD - holders) * 10 + 9 * free // np.maximum(total, 1)
+
+
+def whole_score(
+    want: Wanted, pool: Pool, cards: Sequence[Card | None], choice: Choice, policy: Policy
+) -> int:
+    """How well the devices are joined, and how full or empty the pool becomes."""
+    nodes, links, _ = choice.whole_cost
+    best = whole.choose(topology(pool), tuple(range(len(pool.devices))), want.count)
+    assert best is not None
+    joined = 99 * best.cost[0] // nodes
+    if best.cost[1]:
+        joined = joined * links // best.cost[1]
+    usable = sum(card is not None for card in cards)
+    left = sum(card is not None and not card.holders for card in cards) - want.count
+    full = 99 * (usable - left) // usable
+    return (joined + (full if policy == "binpack" else 99 - full)) // 2
+
+
+def pool_of(cluster: Cluster, row: int, device_class: str) -> Pool | None:
+    node = cluster.nodes[row]
+    pools = () if node is None else node.pools
+    return next((pool for pool in pools if pool.device_class == device_class), None)
+
+
+def cards_of(lines: Lines, at: int, count: int) -> list[Card | None]:
+    """The devices of one line."""
+    states = lines.cells[at, :TOTAL, :count].T.tolist()
+    return [
+        Card(*state) if room >= 0 else None
+        for state, room in zip(states, lines.room[at, :count].tolist(), strict=True)
+    ]
+
+
+_: type[hooks.Filter] = Devices
+_score: type[hooks.Score] = Devices
+_choose: type[hooks.Choose] = Devices
