@@ -145,8 +145,73 @@ BUGS = (
 )
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_the_law_machine_notices(bug: Bug, tmp_path: Path) -> None:
+POOLS, HOLDINGS = "core/state/pools.py", "core/model/holdings.py"
+DEVICE_BUGS = (
+    Bug(
+        "compute-given-twice",
+        POOLS,
+        "self.usable[row][at] and memory >= 0 and compute >= 0",
+        "self.usable[row][at] and memory >= 0",
+        "a device that is given twice is not given once more",
+    ),
+    Bug(
+        "unknown-not-looked-at",
+        "core/plugins/devices.py",
+        "(number != shared.REFUSED) & (lines.unknown == 0)",
+        "number != shared.REFUSED",
+        "what nobody knows closes the class",
+    ),
+    Bug(
+        "shared-given-whole",
+        "core/devices/wanted.py",
+        "if card is not None and not card.holders)",
+        "if card is not None)",
+        "a card that somebody holds is not given as a whole",
+    ),
+    Bug(
+        "devices-not-given-back",
+        CLUSTER,
+        "            self.pools.take(row, pod, -1)",
+        "            pass",
+        "a removed pod frees its devices",
+    ),
+    Bug(
+        "a-changed-pool-stays",
+        POOLS,
+        "if before.get(name) == after.get(name):",
+        "if name in before and name in after:",
+        "pools follow what the node publishes",
+    ),
+    Bug(
+        "init-containers-forgotten",
+        HOLDINGS,
+        "peak[id] = _most(peak.get(id), part)",
+        "peak[id] = part",
+        "a pod holds the most that it needs at any time",
+    ),
+    Bug(
+        "another-node-believed",
+        HOLDINGS,
+        "isinstance(found, Unknown) or found.node != node",
+        "isinstance(found, Unknown)",
+        "an assignment for another node says nothing",
+    ),
+    Bug(
+        "holding-not-compared",
+        ENGINE,
+        "and old.held == new.held",
+        "and True",
+        "what the node side says moves what is held",
+    ),
+)
+MACHINES = [(bug, "test_laws.py") for bug in BUGS]
+MACHINES += [(bug, "test_device_laws.py") for bug in DEVICE_BUGS]
+
+
+@pytest.mark.parametrize(
+    ("bug", "machine"), MACHINES, ids=lambda each: each.name if isinstance(each, Bug) else ""
+)
+def test_the_law_machine_notices(bug: Bug, machine: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src")
     plant(bug, tmp_path / "src" / "bayplan")
     environment = {
@@ -155,7 +220,7 @@ def test_the_law_machine_notices(bug: Bug, tmp_path: Path) -> None:
         "BAYPLAN_SHRINK": "no",
         "BAYPLAN_EXAMPLES": "4000",  # at most: the first that notices ends it
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "tests/law/test_laws.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", f"tests/law/{machine}"]
     run = subprocess.run(
         [*command, "-p", "no:cacheprovider"],
         cwd=ROOT,

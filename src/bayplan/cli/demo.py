@@ -12,6 +12,7 @@ from bayplan.cli.tables import table
 if TYPE_CHECKING:
     from bayplan.cli.embedded import Cluster
     from bayplan.cli.stories import Arrival, Story
+    from bayplan.scheduler.config import Configuration
 
 HELP = """Play the story of every system that Bayplan replaces, without a cluster.
 
@@ -34,10 +35,12 @@ class Outcome(Struct, frozen=True, rename="camel"):
     devices: str
     expected: str | None
     says: str  # why it waits, or why it should be there
+    ids: tuple[str, ...] = ()
+    expected_ids: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return self.node == self.expected
+        return (self.node, self.ids) == (self.expected, self.expected_ids)
 
 
 @click.command(name="demo", help=HELP)
@@ -68,23 +71,40 @@ def demo(output: str) -> None:
 
 def shown(outcomes: list[Outcome]) -> str:
     rows = [
-        (o.pod, o.node or "(waits)", o.devices, o.says if o.ok else f"should be on {o.expected}")
-        for o in outcomes
+        (o.pod, o.node or "(waits)", o.devices, o.says if o.ok else _should(o)) for o in outcomes
     ]
     return table(("POD", "NODE", "DEVICES", "WHY"), rows)
+
+
+def _should(outcome: Outcome) -> str:
+    devices = f" with {', '.join(outcome.expected_ids)}" if outcome.expected_ids else ""
+    return f"should be on {outcome.expected}{devices}"
 
 
 def play(story: "Story") -> list[Outcome]:
     from bayplan.cli.embedded import running
     from bayplan.local.virtual import VirtualClock, run
-    from bayplan.scheduler.config import Configuration
 
     async def scene() -> list[Outcome]:
         clock = VirtualClock()
-        async with running(story.nodes, Configuration(), clock, seed=0) as cluster:
+        async with running(story.nodes, _config(story), clock, seed=0) as cluster:
             return [await _one(cluster, story.name, arrival) for arrival in story.arrivals]
 
     return run(scene())
+
+
+def _config(story: "Story") -> "Configuration":
+    from importlib.resources import files
+
+    from msgspec.structs import replace
+
+    from bayplan.scheduler.config import Configuration, LeaderElection, read
+
+    if not story.config:
+        return Configuration()
+    name = f"{story.config}.yaml"
+    config = read((files("bayplan") / "deploy" / name).read_bytes(), name)
+    return replace(config, leader_election=LeaderElection())  # nobody else is there
 
 
 async def _one(cluster: "Cluster", story: str, arrival: "Arrival") -> Outcome:
@@ -99,7 +119,9 @@ async def _one(cluster: "Cluster", story: str, arrival: "Arrival") -> Outcome:
         node, why = found["spec"].get("nodeName"), _why_not(found)
         if node or why or clock.time() > until:
             says = why if why and node is None else arrival.because
-            return Outcome(story, name, node, _devices(found), arrival.node, says)
+            ids = _ids(found)
+            devices = f"{_devices(found)}{': ' if ids else ''}{', '.join(ids)}"
+            return Outcome(story, name, node, devices, arrival.node, says, ids, arrival.devices)
         await clock.sleep(0.1)
 
 
@@ -108,6 +130,17 @@ def _why_not(pod: dict[str, Any]) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message") or condition.get("reason"))
     return ""
+
+
+def _ids(pod: dict[str, Any]) -> tuple[str, ...]:
+    """The devices that its annotation names."""
+    from bayplan.core.model.devices import ASSIGNMENT, Unknown, read_assignment
+
+    text = (pod["metadata"].get("annotations") or {}).get(ASSIGNMENT)
+    found = Unknown("") if text is None else read_assignment(text)
+    if isinstance(found, Unknown):
+        return ()
+    return tuple(dict.fromkeys(d.id for held in found.held for d in held.devices))
 
 
 def _devices(pod: dict[str, Any]) -> str:

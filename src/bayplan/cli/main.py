@@ -1,17 +1,24 @@
 """The command `bayplan`: its sub-commands, and nothing of what they do."""
 
+from importlib import import_module
+
 import click
 
-from bayplan.cli.bench import bench
-from bayplan.cli.check import check
-from bayplan.cli.demo import demo
-from bayplan.cli.dump import dump
-from bayplan.cli.fits import fits
-from bayplan.cli.manifests import manifests
-from bayplan.cli.replay import replay
-from bayplan.cli.run import run
 from bayplan.cli.shell import Commands
-from bayplan.cli.up import up
+
+# Each is a function of its name, in a module of its name.
+COMMANDS = (
+    "agent",
+    "bench",
+    "check",
+    "demo",
+    "dump",
+    "fits",
+    "manifests",
+    "replay",
+    "run",
+    "up",
+)
 
 HELP = """Which pod gets which node: ask the engine, and measure it.
 
@@ -28,9 +35,23 @@ Completion of commands and options in bash (zsh, fish likewise):
 """
 
 
+class Lazily(Commands):
+    """Imports a command when it is named: the agent must carry nothing of the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(import_module(f"bayplan.cli.{cmd_name}"), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+
 @click.group(
     name="bayplan",
-    cls=Commands,
+    cls=Lazily,
     help=HELP,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -40,14 +61,3 @@ Completion of commands and options in bash (zsh, fish likewise):
 def main(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-main.add_command(fits)
-main.add_command(bench)
-main.add_command(run)
-main.add_command(check)
-main.add_command(replay)
-main.add_command(dump)
-main.add_command(manifests)
-main.add_command(demo)
-main.add_command(up)

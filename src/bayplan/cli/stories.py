@@ -16,6 +16,7 @@ class Arrival(Struct, frozen=True):
     pod: Json
     node: str | None
     because: str
+    devices: tuple[str, ...] = ()  # the ids that it must get, where they are given by id
 
 
 class Story(Struct, frozen=True):
@@ -23,28 +24,33 @@ class Story(Struct, frozen=True):
     says: str
     nodes: tuple[Json, ...]
     arrivals: tuple[Arrival, ...]
+    config: str = ""  # a file among the manifests; without one, the default
 
 
-def node(name: str, gpus: int = 0) -> Json:
+def node(name: str, gpus: int = 0, notes: dict[str, str] | None = None, **more: int) -> Json:
     amounts = {"cpu": "32", "memory": "128Gi", "pods": "110"}
+    amounts |= {resource: str(amount) for resource, amount in more.items()}
     if gpus:
         amounts["nvidia.com/gpu"] = str(gpus)
+    labels = {"kubernetes.io/hostname": name}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "metadata": {"name": name, "labels": labels, "annotations": notes or {}},
         "status": {"capacity": amounts, "allocatable": amounts},
     }
 
 
-def pod(name: str, scheduler: str, gpus: int = 0) -> Json:
+def pod(name: str, scheduler: str | None, gpus: int = 0, **more: int) -> Json:
     limits = {"cpu": "1", "memory": "1Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    limits |= {resource: str(amount) for resource, amount in more.items()}
+    named = {"schedulerName": scheduler} if scheduler else {}
     container = {"name": "main", "image": "nginx", "resources": {"limits": limits}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"schedulerName": scheduler, "containers": [container]},
+        "spec": {**named, "containers": [container]},
     }
 
 
@@ -66,4 +72,40 @@ TOY = Story(
     ),
 )
 
-STORIES = (TOY,)
+_VGPU = "alnair/vgpu-memory"
+_COST_SAVING, _HIGH_PERFORMANCE = "alnair-cost-saving", "alnair-high-performance"
+
+
+def _alnair_node(name: str, gib: int) -> Json:
+    """Two cards, described as Alnair's device plugin does, with its spelling."""
+    noted = {
+        "ai.centaurus.io/physical-gpu-count": "2",
+        "ai.centaurus.io/vitual-gpu-count": f"{gib},{gib}",
+        "ai.centaurus.io/physical-gpu-uuids": f"GPU-{name}0,GPU-{name}1",
+    }
+    return node(name, notes=noted, **{_VGPU: 2 * gib})
+
+
+def _alnair(name: str, scheduler: str | None, gib: int, to: tuple[str, str], why: str) -> Arrival:
+    return Arrival(pod(name, scheduler, **{_VGPU: gib}), to[0], why, (to[1],))
+
+
+ALNAIR = Story(
+    name="Alnair vGPU scheduler",
+    says="GiB of one card: cost-saving fills cards, high-performance spreads over them",
+    nodes=(_alnair_node("a", 16), _alnair_node("b", 24), node("plain")),
+    arrivals=(
+        _alnair("gpu-pod-04", None, 4, ("a", "GPU-a0"), "the smallest card that it breaks into"),
+        _alnair("gpu-pod-06", _COST_SAVING, 6, ("a", "GPU-a0"), "6 of the 12 left on that card"),
+        _alnair("gpu-pod-08", _COST_SAVING, 8, ("a", "GPU-a1"), "6 are left there: another card"),
+        _alnair("fast-1", _HIGH_PERFORMANCE, 4, ("b", "GPU-b0"), "a card that nobody has"),
+        _alnair("fast-2", _HIGH_PERFORMANCE, 4, ("b", "GPU-b1"), "the last such card"),
+        Arrival(pod("web", _HIGH_PERFORMANCE), "plain", "ordinary pods are scheduled too"),
+        Arrival(
+            pod("too-big", _COST_SAVING, **{_VGPU: 22}), None, "60 GiB are free, but on no card 22"
+        ),
+    ),
+    config="alnair",
+)
+
+STORIES = (TOY, ALNAIR)

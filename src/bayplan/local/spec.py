@@ -9,6 +9,15 @@ from typing import Any
 
 from msgspec import Struct
 
+from bayplan.core.model.devices import (
+    INVENTORY,
+    Device,
+    Devices,
+    Inventory,
+    write_inventory,
+)
+from bayplan.core.model.vendors import FULL_COMPUTE, NVIDIA
+
 Json = dict[str, Any]
 
 DEFAULT = "8xA100*4,cpu*2"
@@ -134,8 +143,16 @@ def node(machine: Machine, number: int, place: int) -> Json:
     }
     if machine.instance:
         labels["node.kubernetes.io/instance-type"] = machine.instance
+    notes = {}
     if machine.gpus:
         product, memory_mib = _MODELS[machine.model]
+        cards = tuple(
+            Device(f"GPU-{name}-{i}", i, memory_mib, numa=2 * i // machine.gpus, model=product)
+            for i in range(machine.gpus)
+        )
+        notes[INVENTORY] = write_inventory(Inventory({NVIDIA.name: Devices(cards)}))
+        amounts["bayplan.dev/gpu-memory-mib"] = str(machine.gpus * memory_mib)
+        amounts["bayplan.dev/gpu-compute-percent"] = str(machine.gpus * FULL_COMPUTE)
         amounts[_GPU] = str(machine.gpus)
         labels["nvidia.com/gpu.product"] = product
         labels["nvidia.com/gpu.count"] = str(machine.gpus)
@@ -146,6 +163,6 @@ def node(machine: Machine, number: int, place: int) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": labels, "annotations": notes},
         "status": {"capacity": amounts, "allocatable": amounts},
     }

@@ -24,6 +24,7 @@ PACKAGES = {
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
 }
+KUBELET = "k8s.io/kubernetes/cmd/kubelet"  # for Linux only, and no part of a control plane
 
 
 class ControlPlaneError(RuntimeError):
@@ -99,12 +100,13 @@ def _build(name: str, version: str, target: Path, say: Say) -> Binary:
             return Binary(name, target, _version(target), "cache")
         say(f"{name}: building it for Kubernetes {version}, the first time takes minutes")
         began = time.monotonic()
+        path = KUBELET if name == "kubelet" else PACKAGES[name]
         if version == VERSION:
-            package = gotool.Package(PACKAGES[name], SOURCES, ldflags)
+            package = gotool.Package(path, SOURCES, ldflags)
         else:
             sources = target.parent / "module"
             _write_module(version, sources, say)
-            package = gotool.Package(PACKAGES[name], sources, ldflags, mode="mod")
+            package = gotool.Package(path, sources, ldflags, mode="mod")
         gotool.build(package, target, say)
         say(f"{name}: built in {time.monotonic() - began:.0f} s")
     return Binary(name, target, _version(target), "built")

@@ -34,6 +34,7 @@ class Package(NamedTuple):
     sources: Path
     ldflags: str = ""
     mode: str = "readonly"  # "mod" lets Go fill in go.mod and go.sum
+    tags: str = ""
 
 
 def tell(line: str) -> None:
@@ -79,7 +80,8 @@ def build(package: Package, target: Path, say: Say = tell) -> None:
     partial = target.with_name(f".{target.name}.partial")
     partial.unlink(missing_ok=True)  # left by a build that was killed
     command = [go, "build", "-trimpath", "-buildvcs=false", f"-mod={package.mode}"]
-    command += ["-ldflags", package.ldflags, "-o", str(partial), package.path]
+    command += ["-tags", package.tags, "-ldflags", package.ldflags, "-o", str(partial)]
+    command.append(package.path)
     run(command, package.sources, target, say)
     os.replace(partial, target)
 

@@ -66,11 +66,12 @@ def asks(container: str = "main", phase: Any = "main", **amounts: int) -> tuple[
 
 def pod(name: str, gpus: int = 0, cpu: int = 0, memory: int = 0, **facts: Any) -> Pod:
     """A waiting pod of the scheduler `bayplan`; `facts` are fields of Pod or of its RowKey."""
-    amounts = {"cpu": cpu, "memory": memory, GPU: gpus, **facts.pop("requests", {})}
+    given = {**({GPU: gpus} if gpus else {}), **facts.pop("requests", {})}
+    amounts = {"cpu": cpu, "memory": memory, **given}
     if gpus and "devices" not in facts:
         facts["devices"] = asks(gpus=gpus)
     for ask in facts.get("devices", ()):
-        if ask.resource != GPU or not gpus:
+        if ask.resource not in given:
             amounts[ask.resource] = amounts.get(ask.resource, 0) + ask.amount
     requests = tuple(sorted((n, amount) for n, amount in amounts.items() if amount))
     row = {key: facts.pop(key) for key in list(facts) if key in RowKey.__struct_fields__}

@@ -1,0 +1,244 @@
+"""Reads from the kubelet what each pod really got, and puts assignments right.
+
+After every Allocate, as soon as the kubelet's account has it; and every few seconds, because the
+agent may not have been there. A patch names the version that it is about: what anybody else wrote
+in between is not lost, and the patch is made anew.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import NoReturn
+
+import grpc.aio
+import msgspec
+from msgspec import Struct
+
+from bayplan.agent import wire
+from bayplan.agent.counts import Counts, Told
+from bayplan.agent.pods import Key, Place, PodsHere, Wanted, waiting, waiting_for
+from bayplan.agent.truth import (
+    Account,
+    Correction,
+    Named,
+    Served,
+    compare,
+    name,
+    named,
+    real_places,
+)
+from bayplan.kube.client import PODS, Client
+from bayplan.kube.transport import MERGE_PATCH, ApiError, TransportError
+
+log = logging.getLogger("bayplan")
+
+ACCOUNT_S = 5.0  # for the kubelet's answer
+CURRENT_S = 2.0  # for pods as they are now, while the kubelet waits for ours
+RECORDED_S = 5.0  # the kubelet has taken a pod into its account by then
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.5  # it allows 100 questions a second
+_LARGEST = 16 << 20  # bytes of the account; the kubelet's own limit
+
+
+class Reconciler:
+    """Knows which pod holds what; `Plugin` asks it which pod may be meant."""
+
+    def __init__(
+        self, client: Client, served: Served, pods: PodsHere, socket: str, counts: Counts
+    ) -> None:
+        self.served = served  # replaced when devices change
+        self._client, self._clock, self._pods = client, client.clock, pods
+        self._socket, self._counts = socket, counts
+        self._settled: dict[tuple[str, Place], frozenset[str]] = {}
+        self._recent: list[_Recent] = []  # allocations that are not in the account yet
+        self._lately: dict[Named, float] = {}  # until when: of assignments that were corrected
+        self._woken = asyncio.Event()
+        self._drift, self._refused, self._troubles = Told(), Told(), Told()
+
+    # What the plugins ask
+
+    async def prefer(self, wanted: Wanted) -> frozenset[str] | None:
+        """From memory; if nobody is known to wait, the pod may be newer than that: from the API."""
+        try:
+            async with self._clock.timeout(CURRENT_S):
+                await self._pods.synced_once.wait()
+                node = self.served.node
+                ids = waiting_for(self._pods.all(), node, wanted, self._settled)
+                if ids is None:
+                    pods = await self._pods.read_now()
+                    ids = waiting_for(pods, node, wanted, self._settled)
+                return ids
+        except (ApiError, TransportError, TimeoutError, msgspec.MsgspecError) as error:
+            self._counts.troubles += 1
+            log.warning("which pod waits for %s cannot be told: %s", wanted.resource, error)
+            return None
+
+    def promised(self, resource: str) -> frozenset[str]:
+        sets = waiting(self._pods.all(), self.served.node, resource, self._settled)
+        return frozenset().union(*sets)
+
+    def allocated(self, resource: str, ids: frozenset[str]) -> None:
+        self._recent.append(_Recent(resource, ids, self._clock.time() + RECORDED_S))
+        self._woken.set()
+
+    # What the kubelet really did
+
+    async def run(self, every_s: float) -> NoReturn:
+        """Until cancelled."""
+        await self._pods.synced_once.wait()
+        while True:
+            self._woken.clear()
+            await self._settle()
+            with suppress(TimeoutError):
+                async with self._clock.timeout(every_s):
+                    await self._woken.wait()
+
+    async def _settle(self) -> None:
+        """Rounds, until one finds nothing unfinished; for a while."""
+        until, pause_s = self._clock.time() + RECORDED_S, FIRST_PAUSE_S
+        while not await self._round() and self._clock.time() < until:
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, LAST_PAUSE_S)
+
+    async def _round(self) -> bool:
+        """Whether nothing is unfinished; what failed is tried again in the next period."""
+        try:
+            account = await self._account()
+            settled = await self._put_right(account)
+            self._trouble()
+            return settled
+        except grpc.aio.AioRpcError as error:
+            self._trouble(f"the kubelet's account of devices: {error.details()}")
+        except TimeoutError:
+            self._trouble(f"the kubelet's account of devices: none within {ACCOUNT_S:.0f} s")
+        except (ApiError, TransportError) as error:
+            self._trouble(f"assignments are not put right: {error}")
+        return True
+
+    def _trouble(self, why: str | None = None) -> None:
+        self._counts.troubles += self._troubles.new([(why, why)] if why else [])
+
+    async def _account(self) -> Account:
+        options = (*wire.OPTIONS, ("grpc.max_receive_message_length", _LARGEST))
+        kubelet = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+        async with kubelet as channel, self._clock.timeout(ACCOUNT_S):
+            listed: wire.Pods = await wire.call(channel, wire.LIST, wire.Pods)(wire.Empty())
+        return account_of(listed)
+
+    async def _put_right(self, account: Account) -> bool:
+        pods, served = self._pods.all(), self.served
+        now = self._clock.time()
+        self._lately = {device: until for device, until in self._lately.items() if until > now}
+        findings = compare(pods, account, served, self._lately.keys())
+        unknown = [key for key in account if key not in {pod.key for pod in pods}]
+        gone = [key for key in unknown if not await self._is_here(key)]
+        drift = [
+            (
+                (key, place),
+                f"{place[1]} {', '.join(sorted(ids))} is held by {name(key)}, which is gone",
+            )
+            for key in gone
+            for place, ids in account[key].items()
+            if served.devices(place[1]) is not None
+        ]
+        self._counts.drift += self._drift.new([*findings.drift, *drift])
+        self._counts.refused_assignments += self._refused.new(findings.refused)
+        done = [await self._write(correction) for correction in findings.corrections]
+        self._settled = {
+            (pod.uid, place): ids
+            for pod in pods
+            for place, ids in real_places(pod, account, served).items()
+        }
+        return self._recorded(account) and all(done) and len(gone) == len(unknown)
+
+    def _recorded(self, account: Account) -> bool:
+        """Whether the account has every recent allocation, or should have had it long ago."""
+        held = {
+            (place[1], id)
+            for places in account.values()
+            for place, ids in places.items()
+            for id in ids
+        }
+        self._recent = [
+            recent
+            for recent in self._recent
+            if recent.until > self._clock.time()
+            and not {(recent.resource, id) for id in recent.ids} <= held
+        ]
+        return not self._recent
+
+    async def _is_here(self, key: Key) -> bool:
+        """Whether the API has the pod on this node; the watch may be late."""
+        try:
+            body = await self._client.request("GET", PODS.path(*key))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        return msgspec.json.decode(body, type=_Bound).spec.node_name == self.served.node
+
+    async def _write(self, correction: Correction) -> bool:
+        """Whether it is written; not when the pod has changed meanwhile, or is gone."""
+        pod = correction.pod
+        about = {
+            "uid": pod.uid,
+            "resourceVersion": pod.version,
+            "annotations": correction.annotations,
+        }
+        body = msgspec.json.encode({"metadata": about})
+        try:
+            await self._client.request(
+                "PATCH", PODS.path(*pod.key), body=body, content_type=MERGE_PATCH
+            )
+        except ApiError as error:
+            if error.status == 404:
+                return True
+            if error.status == 409:
+                return False
+            raise
+        until = self._clock.time() + RECORDED_S
+        self._lately |= dict.fromkeys(named([pod], self.served.node), until)
+        if correction.is_new:
+            self._counts.written += 1
+        else:
+            self._counts.swapped += 1
+        how = "written" if correction.is_new else "put right"
+        log.info("the assignment of %s is %s: %s", name(pod.key), how, _shown(correction))
+        return True
+
+
+class _BoundSpec(Struct, rename="camel"):
+    node_name: str | None = None
+
+
+class _Bound(Struct):
+    spec: _BoundSpec
+
+
+class _Recent(Struct, frozen=True):
+    resource: str
+    ids: frozenset[str]
+    until: float
+
+
+def account_of(listed: wire.Pods) -> Account:
+    """A name that two pods share says nothing about either."""
+    account: dict[Key, dict[Place, frozenset[str]]] = {}
+    twice: set[Key] = set()
+    for pod in listed.pods:
+        key = (pod.namespace, pod.name)
+        if key in account:
+            twice.add(key)
+        places = account[key] = {}
+        for container in pod.containers:
+            for some in container.devices:  # one for each NUMA node
+                place = (container.name, some.resource)
+                places[place] = places.get(place, frozenset()) | frozenset(some.ids)
+    return {key: places for key, places in account.items() if key not in twice}
+
+
+def _shown(correction: Correction) -> str:
+    return "; ".join(
+        f"{key}={value}"
+        for key, value in correction.annotations.items()
+        if not key.endswith("/assignment")
+    )

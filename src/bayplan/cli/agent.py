@@ -1,0 +1,144 @@
+"""`bayplan agent`: the device plugin of a node."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bayplan.cli.shell import BadInput, log_to_stderr
+
+if TYPE_CHECKING:
+    from bayplan.agent.inventory import Source
+    from bayplan.core.model.vendors import Vendors
+
+HELP = """Serve this node's devices to its kubelet as the scheduler has assigned them.
+
+It runs on every node that has devices, beside the kubelet. It tells the cluster which devices there
+are, steers the kubelet to those of a pod's assignment, and puts right what came out otherwise.
+
+Devices are asked of NVML, unless --inventory or --devices names them. --config is the scheduler's
+file; only its device classes are read.
+
+\b
+Examples:
+  bayplan agent --node gpu-1
+  bayplan agent --node test-1 --kubeconfig admin.conf --devices nvidia=4x16384MiB
+  bayplan agent --print-inventory
+"""
+
+
+@click.command(name="agent", help=HELP)
+@click.option(
+    "--node", envvar="NODE_NAME", metavar="NAME", help="This node.  [default: $NODE_NAME]"
+)
+@click.option("--kubeconfig", metavar="FILE", help="How to reach the cluster.")
+@click.option(
+    "--devices",
+    "listed",
+    metavar="CLASS=N[xMEMORY]",
+    multiple=True,
+    help="The devices, such as nvidia=4x16384MiB; once per class.",
+)
+@click.option("--inventory", metavar="FILE", help="The devices, as YAML or JSON.")
+@click.option(
+    "--device-plugins",
+    metavar="DIR",
+    default="/var/lib/kubelet/device-plugins",
+    show_default=True,
+    help="Where the kubelet's sockets for device plugins are.",
+)
+@click.option(
+    "--pod-resources",
+    metavar="SOCKET",
+    default="/var/lib/kubelet/pod-resources/kubelet.sock",
+    show_default=True,
+    help="Where the kubelet says what pods hold.",
+)
+@click.option(
+    "--listen",
+    metavar="[HOST]:PORT",
+    default=":10272",
+    show_default=True,
+    help="For health and metrics.",
+)
+@click.option("--config", "config_file", metavar="FILE", help="A BayplanConfiguration.")
+@click.option("--print-inventory", is_flag=True, help="Print the devices as JSON and exit.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell more.")
+def agent(
+    node: str | None,
+    kubeconfig: str | None,
+    listed: tuple[str, ...],
+    inventory: str | None,
+    device_plugins: str,
+    pod_resources: str,
+    listen: str,
+    config_file: str | None,
+    print_inventory: bool,
+    verbose: bool,
+) -> None:
+    from bayplan.agent.config import BadConfig, load_vendors
+    from bayplan.agent.inventory import BadInventory
+    from bayplan.core.model.vendors import Vendors
+
+    log_to_stderr(verbose)
+    try:
+        vendors = load_vendors(config_file) if config_file else Vendors()
+        source = _source(listed, inventory, vendors)
+        if print_inventory:
+            _print(source)
+            return
+        if not node:
+            raise BadInput("which node is this? Give --node, or set $NODE_NAME")
+        _serve(node, (device_plugins, pod_resources, listen), (source, vendors), kubeconfig)
+    except (BadConfig, BadInventory) as error:
+        raise BadInput(str(error)) from None
+
+
+def _source(listed: tuple[str, ...], inventory: str | None, vendors: "Vendors") -> "Source":
+    from bayplan.agent.inventory import FileSource, ListedSource
+    from bayplan.agent.nvml import NAME, NvmlSource
+
+    if listed and inventory:
+        raise BadInput("--devices and --inventory both name the devices; give one of them")
+    if listed:
+        return ListedSource(listed, vendors)
+    if inventory:
+        return FileSource(inventory, vendors)
+    if NAME not in vendors.classes:
+        raise BadInput(f"the configuration has no device class {NAME} for what NVML finds")
+    return NvmlSource()
+
+
+def _print(source: "Source") -> None:
+    from bayplan.core.model.devices import write_inventory
+
+    click.echo(write_inventory(source.discover()))
+
+
+def _serve(
+    node: str,
+    places: tuple[str, str, str],
+    devices: tuple["Source", "Vendors"],
+    kubeconfig: str | None,
+) -> None:
+    import asyncio
+    import os
+    from pathlib import Path
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters of it we tell ourselves
+    try:
+        from bayplan.agent.service import Settings, serve
+    except ModuleNotFoundError as error:
+        raise BadInput(
+            f"the agent needs the package {error.name}; install bayplan[agent]"
+        ) from None
+    from bayplan.agent.status import BadAddress
+    from bayplan.kube.credentials import CredentialsError
+    from bayplan.kube.transport import ApiError
+
+    device_plugins, pod_resources, listen = places
+    settings = Settings(node, Path(device_plugins), pod_resources, listen)
+    try:
+        # not uvloop: it is a MiB more, and there is nothing here that it makes faster
+        asyncio.run(serve(settings, *devices, kubeconfig))
+    except (CredentialsError, BadAddress, ApiError) as error:
+        raise BadInput(str(error)) from None

@@ -1,0 +1,342 @@
+"""Where devices come from: files, flags, and NVML; and what is said when they cannot be read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bayplan.agent.config import BadConfig, load_vendors
+from bayplan.agent.inventory import BadInventory, FileSource, ListedSource
+from bayplan.agent.nvml import NvmlSource, ask
+from bayplan.cli.main import main
+from bayplan.core.model.devices import Device, Devices, Inventory, write_inventory
+from bayplan.core.model.vendors import Vendors
+
+VENDORS = Vendors()
+
+
+# ---- files and flags
+
+
+def test_a_file_in_yaml_or_json(tmp_path: Path) -> None:
+    file = tmp_path / "devices"
+    wanted = Inventory({"nvidia": Devices((Device("GPU-1", 0, 81920, 1, False, "H100"),))})
+    file.write_text(
+        """
+        classes:
+          nvidia:
+            devices:
+            - {id: GPU-1, index: 0, memoryMib: 81920, numa: 1, healthy: false, model: H100}
+        """
+    )
+    assert FileSource(file, VENDORS).discover() == wanted
+    device = {"id": "GPU-1", "index": 0, "memoryMib": 81920, "numa": 1, "healthy": False}
+    written = {"v": 1, "classes": {"nvidia": {"devices": [device | {"model": "H100"}]}}}
+    file.write_text(json.dumps(written))
+    assert FileSource(file, VENDORS).discover() == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("classes: [", "not valid YAML"),
+        ("- a", "should hold `classes`"),
+        ("gpus: {}", "should hold `classes`"),
+        ("classes: 3", "Expected `object`"),
+        ("classes: {nvidia: {devices: [{id: a}]}}", "missing required field `index`"),
+        ("classes: {nvidia: {devices: [{id: a, index: 1.5}]}}", "Expected `int`"),
+        ("classes: {nvidia: {devices: [{id: a, index: 0, memoryMib: -1}]}}", ">= 0"),
+        ("classes: {nvidia: {devices: [{id: a, index: 0, memoryMib: .nan}]}}", "Expected `int`"),
+        (
+            "classes: {nvidia: {devices: [{id: a, index: 0}, {id: a, index: 1}]}}",
+            "a is there twice",
+        ),
+        ("classes: {nvidia: {devices: [{id: a, index: 0}], links: [[0, 1]]}}", "not 1 by 1"),
+        ("classes: {amd: {devices: []}}", "no device class amd; there are: nvidia"),
+        ("{v: 2, classes: {}}", "version 2"),
+        ("\x00", "not valid YAML"),
+        ("classes: {1: {devices: []}}", "no device class 1"),
+        (f"classes: {{nvidia: {{devices: [{{id: a, index: 0, model: {'x' * 70000}}}]}}}}", "bytes"),
+    ],
+)
+def test_a_bad_file_is_told_by_its_name(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "devices.yaml"
+    file.write_text(text)
+
+    with pytest.raises(BadInventory) as caught:
+        FileSource(file, VENDORS).discover()
+
+    assert str(caught.value).startswith(f"{file}: ")
+    assert why in str(caught.value)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(BadInventory, match="/nowhere: No such file"):
+        FileSource("/nowhere", VENDORS).discover()
+
+
+def test_devices_by_flag() -> None:
+    found = ListedSource(["nvidia=2x16GiB"], VENDORS).discover()
+
+    assert found.classes["nvidia"].devices == (
+        Device("nvidia-0", 0, 16384),
+        Device("nvidia-1", 1, 16384),
+    )
+    assert ListedSource(["nvidia=0"], VENDORS).discover() == Inventory({"nvidia": Devices(())})
+
+
+@pytest.mark.parametrize("flag", ["nvidia", "nvidia=", "nvidia=x", "nvidia=2x5", "amd=1", "=1"])
+def test_a_bad_flag(flag: str) -> None:
+    with pytest.raises(BadInventory, match=f"--devices {flag}"):
+        ListedSource([flag], VENDORS)
+    with pytest.raises(BadInventory, match="more than 256"):
+        ListedSource(["nvidia=257"], VENDORS)
+
+
+# ---- the configuration and the command
+
+
+def test_classes_of_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "kind: BayplanConfiguration\n"
+        "devices: [{name: npu, resources: [{name: x.com/npu}], environment: NPUS, ids: index}]\n"
+    )
+    vendors = load_vendors(file)
+    assert sorted(vendors.classes) == ["npu", "nvidia"]
+    assert vendors.resources["x.com/npu"][0].environment == "NPUS"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("devices: [", "not valid YAML"),
+        ("[]", "should be a mapping"),
+        ("devices: [{name: UPPER}]", "devices: .*matching regex"),
+    ],
+)
+def test_a_bad_configuration(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(BadConfig, match=why):
+        load_vendors(file)
+    with pytest.raises(BadConfig, match="No such file"):
+        load_vendors(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--devices", "nvidia=2"], "which node is this?"),
+        (["--devices", "nvidia=2", "--inventory", "f"], "give one of them"),
+        (["--devices", "amd=1", "--node", "n"], "no device class amd"),
+        (["--inventory", "/nowhere", "--print-inventory"], "/nowhere: No such file"),
+        (["--config", "/nowhere"], "/nowhere: No such file"),
+        (["--node", "n", "--devices", "nvidia=1", "--kubeconfig", "/nowhere"], "does not exist"),
+        (["--nod", "n"], "No such option"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments: list[str], why: str) -> None:
+    result = CliRunner().invoke(main, ["agent", *arguments])
+
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_bad_address_is_told(tmp_path: Path) -> None:
+    from bayplan.cli.up import kubeconfig_text
+
+    config = tmp_path / "kubeconfig"
+    config.write_text(kubeconfig_text("http://127.0.0.1:1"))
+    arguments = ["agent", "--node", "n", "--devices", "nvidia=1", "--kubeconfig", str(config)]
+    result = CliRunner().invoke(main, [*arguments, "--listen", "nowhere"])
+    assert result.exit_code == 2
+    assert "is not an address" in result.stderr
+
+
+def test_the_inventory_is_printed() -> None:
+    arguments = ["agent", "--devices", "nvidia=1x8GiB", "--print-inventory"]
+    result = CliRunner().invoke(main, arguments)
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["classes"]["nvidia"]["devices"][0]["memoryMib"] == 8192
+
+
+def test_the_agent_runs_without_numpy() -> None:
+    program = """
+import sys
+sys.modules["numpy"] = None
+sys.argv = ["bayplan", "agent", "--devices", "nvidia=1", "--print-inventory"]
+import bayplan.agent.service, bayplan.agent.nvml
+from bayplan.cli.main import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nvidia-0" in done.stdout
+
+
+# ---- NVML
+
+
+class NvmlError(Exception):
+    pass
+
+
+class FakeNvml:
+    """The driver's library as pynvml wraps it: cards 0 and 1 share two NVLinks, 2 is apart."""
+
+    NVMLError = NvmlError
+    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+    NVML_GPU_RECOVERY_ACTION_NONE = 0
+
+    def __init__(self, cards: int = 3) -> None:
+        self.cards = cards
+        self.lost: set[int] = set()
+        self.actions: dict[int, int] = {}
+        self.bad_rows: set[int] = set()
+        self.switched = False
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self.cards
+
+    def nvmlDeviceGetHandleByIndex(self, i: int) -> int:
+        if i in self.lost:
+            raise NvmlError("GPU is lost")
+        return i
+
+    def nvmlDeviceGetUUID(self, card: int) -> str:
+        return f"GPU-{card}"
+
+    def nvmlDeviceGetName(self, card: int) -> bytes:
+        return b"H200"
+
+    def nvmlDeviceGetMemoryInfo(self, card: int) -> Any:
+        return SimpleNamespace(total=(1000 << 20) + 5)
+
+    def nvmlDeviceGetPciInfo(self, card: int) -> Any:
+        return SimpleNamespace(domain=0, bus=0x3B + card, device=0)
+
+    def nvmlDeviceGetFieldValues(self, card: int, fields: list[int]) -> list[Any]:
+        if card not in self.actions:
+            return [SimpleNamespace(nvmlReturn=3, value=SimpleNamespace(uiVal=9))]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=self.actions[card]))]
+
+    def nvmlDeviceGetRemappedRows(self, card: int) -> tuple[int, int, int, int]:
+        if card == 2:
+            raise NvmlError("Not Supported")
+        return 0, 0, 0, int(card in self.bad_rows)
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
+        return 30 if 2 in (one, other) else 10
+
+    def nvmlDeviceGetNvLinkState(self, card: int, link: int) -> int:
+        if link >= 3:
+            raise NvmlError("Not Supported")
+        return int(self.switched or (card < 2 and link < 2))
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: int, link: int) -> int:
+        return 2 if self.switched else 0
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, card: int, link: int) -> Any:
+        return self.nvmlDeviceGetPciInfo(1 - card)
+
+
+def test_nvml_tells_memory_numa_and_links(tmp_path: Path) -> None:
+    (tmp_path / "0000:3c:00.0").mkdir()
+    (tmp_path / "0000:3c:00.0" / "numa_node").write_text("1\n")
+    library = FakeNvml()
+
+    found = ask(library, tmp_path)
+
+    assert found.devices[1] == Device("GPU-1", 1, 1000, 1, True, "H200")
+    assert [device.numa for device in found.devices] == [-1, 1, -1]
+    assert found.links == ((0, 7, 2), (7, 0, 2), (2, 2, 0))
+    library.switched = True
+    assert ask(library, tmp_path).links == ((0, 8, 8), (8, 0, 8), (8, 8, 0))
+    assert ask(FakeNvml(1), tmp_path).links == ()
+
+
+def test_health_is_the_drivers_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    library = FakeNvml()
+    library.actions = {0: 0, 1: 1}
+    assert [device.healthy for device in ask(library).devices] == [True, False, True]
+    assert "GPU-1 is unhealthy: the driver asks for recovery action 1" in capsys.readouterr().err
+    library.actions, library.bad_rows = {}, {0}
+    assert [device.healthy for device in ask(library).devices] == [False, True, True]
+    library.lost = {1}
+    assert [device.id for device in ask(library).devices] == ["GPU-0", "GPU-2"]
+
+
+class Script:
+    """What the agent runs in the place of NVML."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "nvml.py"
+        self.source = NvmlSource((sys.executable, str(self._file)), answer_s=5.0)
+
+    def says(self, text: str, status: int = 0) -> None:
+        self._file.write_text(f"import sys\nprint({text!r})\nsys.exit({status})")
+
+    def finds(self, *cards: int) -> None:
+        devices = Devices(tuple(Device(f"GPU-{i}", i, 1000) for i in cards))
+        self.says(write_inventory(Inventory({"nvidia": devices})))
+
+    def health(self) -> dict[str, bool]:
+        devices = self.source.discover().classes["nvidia"].devices
+        return {device.id: device.healthy for device in devices}
+
+
+def test_a_card_that_is_lost_is_unhealthy_until_it_is_back(tmp_path: Path) -> None:
+    script = Script(tmp_path)
+    script.finds(0, 1)
+    assert script.health() == {"GPU-0": True, "GPU-1": True}
+    script.finds(0)
+    assert script.health() == {"GPU-0": True, "GPU-1": False}
+    assert script.health() == {"GPU-0": True, "GPU-1": False}
+    script.finds(0, 2)
+    assert script.health() == {"GPU-0": True, "GPU-1": False, "GPU-2": True}
+    script.finds(0, 1, 2)
+    assert script.health() == {"GPU-0": True, "GPU-1": True, "GPU-2": True}
+
+
+def test_a_driver_that_goes_away_leaves_unhealthy_cards(tmp_path: Path) -> None:
+    script = Script(tmp_path)
+    for text, status, why in (
+        ("NVML: Driver Not Loaded", 1, "NVML: Driver Not Loaded; --inventory or"),
+        ("", 3, "NVML: status 3"),
+        ("{", 0, "NVML: "),
+    ):
+        script.says(text, status)
+        with pytest.raises(BadInventory, match=why):
+            script.source.discover()
+    script.finds(0)
+    assert script.health() == {"GPU-0": True}
+    script.says("NVML: Driver Not Loaded", 1)
+    assert script.health() == {"GPU-0": False}
+
+
+def test_a_driver_that_hangs_is_not_waited_for() -> None:
+    hangs = NvmlSource((sys.executable, "-c", "import signal; signal.pause()"), answer_s=0.5)
+    with pytest.raises(BadInventory, match=r"no answer within 0\.5 s"):
+        hangs.discover()
+    with pytest.raises(BadInventory, match="No such file"):
+        NvmlSource(("/nowhere",)).discover()
+
+
+def test_without_the_library_the_module_says_so() -> None:
+    """No machine that runs the tests is expected to have a card."""
+    nothing = (
+        "import sys; sys.modules['pynvml'] = None; from bayplan.agent.nvml import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", nothing], capture_output=True, text=True)
+    assert done.stdout == "NVML needs the package nvidia-ml-py, which bayplan[agent] brings\n"
