@@ -145,7 +145,7 @@ BUGS = (
 )
 
 
-POOLS, HOLDINGS = "core/state/pools.py", "core/model/holdings.py"
+POOLS = "core/state/pools.py"
 DEVICE_BUGS = (
     Bug(
         "compute-given-twice",
@@ -181,20 +181,6 @@ DEVICE_BUGS = (
         "if before.get(name) == after.get(name):",
         "if name in before and name in after:",
         "pools follow what the node publishes",
-    ),
-    Bug(
-        "init-containers-forgotten",
-        HOLDINGS,
-        "peak[id] = _most(peak.get(id), part)",
-        "peak[id] = part",
-        "a pod holds the most that it needs at any time",
-    ),
-    Bug(
-        "another-node-believed",
-        HOLDINGS,
-        "isinstance(found, Unknown) or found.node != node",
-        "isinstance(found, Unknown)",
-        "an assignment for another node says nothing",
     ),
     Bug(
         "holding-not-compared",

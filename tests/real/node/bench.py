@@ -123,6 +123,20 @@ class Bench:
         assert errors == []
         self.asked |= pods
 
+    def create(self, name: str, limits: dict[str, str]) -> None:
+        """A pod that a scheduler is to bind."""
+        field = {"fieldPath": f"metadata.annotations['{IDS}/main']"}
+        env = [{"name": VARIABLE, "valueFrom": {"fieldRef": field}}] if MEMORY in limits else []
+        self.plane.request("POST", PODS, pod(name, PRINT, resources={"limits": limits}, env=env))
+
+    def is_bound(self, name: str) -> bool:
+        """Notes what the scheduler's Binding said."""
+        found = self.plane.request("GET", f"{PODS}/{name}")
+        if not found["spec"].get("nodeName"):
+            return False
+        self.asked.setdefault(name, self.says(name)[0])
+        return True
+
     def bind_memory(self, name: str, mib: int, id: str) -> None:
         """A part of one card. Its container learns which by a fieldRef."""
         field = {"fieldPath": f"metadata.annotations['{IDS}/main']"}
@@ -172,11 +186,16 @@ class Bench:
         return {found["metadata"]["name"] for found in self.plane.request("GET", path)["items"]}
 
     def runs(self) -> dict[str, tuple[str, int]]:
-        """By pod: its container and how often that was started again."""
+        """By pod: its container and how often that was started again; waits until all are told."""
+
+        def told() -> bool:
+            states = (status(self.plane, name).get("containerStatuses") for name in self.asked)
+            return all(state and state[0].get("containerID") for state in states)
+
+        until(told)
         states = {name: status(self.plane, name)["containerStatuses"][0] for name in self.asked}
         return {
-            name: (state.get("containerID", ""), state["restartCount"])
-            for name, state in states.items()
+            name: (state["containerID"], state["restartCount"]) for name, state in states.items()
         }
 
     def _annotations(self, resource: str, ids: list[str], amount: int) -> dict[str, str]:

@@ -17,10 +17,10 @@ from bayplan.testing.controlplane import ControlPlane
 from bayplan.testing.gotool import tell
 from bayplan.testing.node import Node
 from bayplan.testing.nodeparts import Parts
-from tests.real.node.bench import COUNT, DEVICES, MEMORY, MEMORY_MIB, Agent, Bench
+from tests.real.node.bench import COUNT, DEVICES, GPU, MEMORY, MEMORY_MIB, Agent, Bench
 from tests.real.node.kubelets import Kubelet, RealKubelet
 from tests.real.node.standin import StandIn
-from tests.real.rig import until
+from tests.real.rig import Scheduler, until
 
 PROVE = os.environ.get("BAYPLAN_PROVE") == "1"
 ROUNDS = 20 if PROVE else 3
@@ -109,12 +109,35 @@ def test_four_pods_at_once_and_restarts_in_between(
 
     counts = bench.agent.counts()
     assert counts["bayplan_agent_allocations_total"] == bench.containers
+    assert counts["bayplan_agent_drift_total"] == 0
     say(
         f"{bench.kubelet.what}: {bench.containers} pods started in {ROUNDS} rounds, "
         f"{bench.swapped} of them with other devices than their Binding said; the agent wrote "
         f"{counts['bayplan_agent_swapped_total']} corrections and reported "
         f"{counts['bayplan_agent_drift_total']} drifts; {bench.agent.rss_mib} MiB"
     )
+
+
+def test_what_the_scheduler_chooses_is_what_containers_get(bench: Bench, tmp_path: Path) -> None:
+    """Nobody binds by hand: `bayplan run` reads the inventory and writes the assignments."""
+    with Scheduler(tmp_path, bench.plane.kubeconfig):
+        for i in range(3):
+            bench.create(f"pair-{i}", {GPU: "2"})
+        bench.create("part", {MEMORY: "4096"})
+        bench.create("more", {GPU: "2"})  # one card is left, and one that is shared
+
+        until(lambda: all(bench.is_bound(name) for name in ("pair-0", "pair-1", "pair-2", "part")))
+        got = bench.settle()
+        assert not bench.is_bound("more")
+
+        card = got.pop("part")
+        assert len(card) == 1
+        assert not set(card) & {id for ids in got.values() for id in ids}
+        assert sorted(map(len, got.values())) == [2, 2, 2]
+        bench.remove(["pair-1"])
+        until(lambda: bench.is_bound("more"))
+        assert bench.started("more")
+        bench.remove(["more"])
 
 
 def restart_agent(bench: Bench) -> None:
