@@ -8,6 +8,7 @@ import pytest
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
+from bayplan.core.model.effects import Report
 from bayplan.core.model.pods import DeviceAsk, Holding, Part
 from bayplan.core.state.laws import broken
 from bayplan.core.state.pools import HOLDERS, MEMORY
@@ -213,6 +214,10 @@ def test_a_pod_whose_devices_nobody_knows_closes_its_class_and_no_more() -> None
     made.submit("plain", cpu=1000)
 
     assert set(made.running()) == {"plain"}
+    assert [effect.text for effect in made.effects if isinstance(effect, Report)] == [
+        "nobody can say which nvidia devices of node a pod default/foreign holds; none are given "
+        "there until that is known"
+    ]
     said = made.waiting()["part"]
     assert "1 node(s) had pods whose nvidia devices are not known" in said
 
@@ -230,6 +235,10 @@ def test_given_twice_by_the_api_nothing_more_is_given_there() -> None:
     made.submit("more", devices=asks(percent=1))
 
     assert left(made, "a") == [-4]
+    assert [effect.text for effect in made.effects if isinstance(effect, Report)] == [
+        "of nvidia device GPU-a0 of node a more is held than there is, by pod default/p1 and "
+        "others; it is not given any more"
+    ]
     assert "more" in made.waiting()
     made.finish("p0")
     made.wait(20)

@@ -68,6 +68,13 @@ Examples:
   bayplan manifests policy --user system:serviceaccount:batch:second | kubectl apply -f -
 """
 
+ALNAIR_HELP = """A configuration in the place of Alnair's vGPU scheduler: for `bayplan run --config`.
+
+\b
+Example:
+  bayplan manifests alnair-config > bayplan.yaml
+"""
+
 
 def name_of(text: str) -> str:
     """A name that every kind of object can have, and that YAML reads as text."""
@@ -217,6 +224,11 @@ def policy(namespace: str, name: str, extender: str, agent: str, users: tuple[st
     writers = ", ".join(f"'{user}'" for user in assigning)
     values = {"name": name, "writers": writers, "agent": f"{space}:{agent}"}
     click.echo(render("policy", values), nl=False)
+
+
+@manifests.command(name="alnair-config", help=ALNAIR_HELP)
+def alnair_config() -> None:
+    click.echo(render("alnair", {}), nl=False)
 
 
 def render(kind: str, values: dict[str, str]) -> str:

@@ -6,7 +6,7 @@ one pod parks that pod and the next goes on; an exception while applying an even
 
 import math
 import traceback
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Held
-from bayplan.core.model.holdings import holding_of
+from bayplan.core.model.holdings import holding_of, unsaid
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Changed, EventKind, Refusal
@@ -125,7 +125,7 @@ class Engine:
             self._forget_unplaced(pod.uid)
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
-            return []
+            return list(self._doubts(pod))
         if not self._is_ours(pod):
             self._forget_unplaced(pod.uid)
             return []
@@ -179,9 +179,27 @@ class Engine:
         if old.row != pod.row or old.held != pod.held:
             kinds |= {EventKind.POD_SHRANK}
         self.waiting.wake(kinds, now)
-        if moved:
-            return [do.Report(f"pod {pod.key} was bound to {pod.node}, not to {node.name}")]
-        return []
+        said = [f"pod {pod.key} was bound to {pod.node}, not to {node.name}"] if moved else []
+        return [*map(do.Report, said), *self._doubts(pod)]
+
+    def _doubts(self, pod: Pod) -> Iterator[do.Effect]:
+        """What is odd about the devices of a bound pod, where its node has any."""
+        row = self.cluster.rows.get(pod.node)
+        if row is None or (pod.held is None and not pod.row.devices):
+            return
+        holding = pod.held or unsaid(pod.row.devices)
+        for name, table in self.cluster.pools.tables.items():
+            if name in holding.unknown and table.has_pool(row):
+                yield do.Report(
+                    f"nobody can say which {name} devices of node {pod.node} pod {pod.key} holds; "
+                    "none are given there until that is known"
+                )
+            for part in holding.parts:
+                if part.device_class == name and table.is_overdrawn(row, part.id):
+                    yield do.Report(
+                        f"of {name} device {part.id} of node {pod.node} more is held than there "
+                        f"is, by pod {pod.key} and others; it is not given any more"
+                    )
 
     def _gone(self, uid: str, now: float) -> list[do.Effect]:
         if self.unreadable:

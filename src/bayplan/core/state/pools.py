@@ -50,6 +50,11 @@ class Table:
     def has_pool(self, row: int) -> bool:
         return bool(self.unknown[row] != NO_POOL)
 
+    def is_overdrawn(self, row: int, device: str) -> bool:
+        """Whether more of a device is held than there is."""
+        at = self.positions[row].get(device)
+        return at is not None and bool((self.cells[row, :HOLDERS, at] < 0).any())
+
     def write(self, row: int, pool: Pool | None) -> None:
         """The line of a pool that nobody holds anything of."""
         self.pools += (pool is not None) - self.has_pool(row)
