@@ -371,7 +371,7 @@ def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "Name a kind; there are: agent, deployment, policy, rbac, static-pod"),
+        ((), "Name a kind; there are: agent, alnair-config, deployment, policy, rbac, static-pod"),
         (("deploymnt",), "No such command 'deploymnt'; did you mean deployment?"),
         (("rbac", "--name", "A b"), "'A b' is not a name such as bayplan"),
         (("rbac", "--name", "null"), "'null' is not a name such as bayplan"),

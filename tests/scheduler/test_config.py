@@ -1,6 +1,7 @@
 """Configuration files in, one tree out."""
 
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bayplan.scheduler.config import (
     size,
 )
 from bayplan.testing import World
+from bayplan.testing.world import asks, cards
 
 HEAD = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -61,6 +63,20 @@ def test_without_a_file_there_are_the_promised_profiles_and_they_work_together()
     names = ["bayplan", "toyscheduler", "alnair-cost-saving", "alnair-high-performance"]
     assert [profile.name for profile in profiles] == names
     Engine(profiles)
+
+
+def test_the_shipped_configuration_for_alnair_serves_pods_without_a_scheduler_too() -> None:
+    text = (files("bayplan") / "deploy" / "alnair.yaml").read_text()
+    found = read(text, "alnair.yaml")
+    world = World(profiles=profiles_of(found))
+    for name in ("a", "b"):
+        world.node(name, **cards(16384, 16384, name=name))
+    for i, scheduler in enumerate(("default-scheduler", "alnair-cost-saving") * 2):
+        world.submit(f"p{i}", devices=asks(mib=4096), scheduler=scheduler)
+
+    assert len({tuple(ids) for ids in world.devices.values()}) == 1
+    world.submit("fast", devices=asks(mib=4096), scheduler="alnair-high-performance")
+    assert world.devices["fast"] != world.devices["p0"]
 
 
 def test_every_field_is_read() -> None:

@@ -57,6 +57,29 @@ def term(key: str = "pool", operator: str = "In", *values: str) -> dict[str, Any
             "clientConnection: {qps: 50}",
             "clientConnection.qps: no such field; there are: connections, kubeconfig",
         ),
+        ("devices: [{name: A}]", 'devices[0].name: "A" is not a name that Kubernetes allows here'),
+        ("devices: [{name: a}, {name: a}]", "devices[1].name: devices[0] has it too"),
+        ("devices: [{names: a}]", "devices[0].names: no such field; did you mean name?"),
+        (
+            "devices: [{name: a, resources: [{name: gpu}]}]",
+            'devices[0].resources[0].name: "gpu" is not a name that Kubernetes allows here',
+        ),
+        (
+            "devices: [{name: a, resources: [{name: x/y, kind: memoryy}]}]",
+            'devices[0].resources[0].kind: no such value as "memoryy"; did you mean memory?',
+        ),
+        (
+            "devices: [{name: a, resources: [{name: x/y}, {name: x/z}]}]",
+            "devices[0].resources: x/y and x/z are both whole devices",
+        ),
+        (
+            "devices: [{name: a, resources: [{name: nvidia.com/gpu}]}]",
+            "devices[0].resources[0].name: nvidia.com/gpu is of class nvidia already",
+        ),
+        (
+            "devices: [{name: a, ids: uuid}]",
+            'devices[0].ids: no such value as "uuid"; did you mean id?',
+        ),
         ("maxInFlight: many", 'maxInFlight: should be a whole number, not "many"'),
         ("maxInFlight: 0", "maxInFlight: should be at least 1, not 0"),
         ("maxInFlight: true", "maxInFlight: should be a whole number, not true"),

@@ -68,7 +68,7 @@ Examples:
   bayplan manifests policy --user system:serviceaccount:batch:second | kubectl apply -f -
 """
 
-ALNAIR_HELP = """A configuration in the place of Alnair's vGPU scheduler: for `bayplan run --config`.
+ALNAIR_HELP = """A configuration in the place of Alnair's vGPU scheduler, for `bayplan run`.
 
 \b
 Example:
