@@ -128,6 +128,12 @@ def render(report: dict[str, Any]) -> str:
     lines += [
         f"{what}: p99 {report[key]:,.3g} {unit}" for what, key, unit in QUESTIONS if key in report
     ]
+    if devices := report.get("devices"):
+        lines.append(
+            f"GPU memory on {devices['nodes']:,} nodes with 8 cards each: "
+            f"{devices['decisions_per_s']:,.0f} decisions/s, {devices['ratio']:.2f} of the figure "
+            "without devices"
+        )
     return "\n".join(lines)
 
 
