@@ -6,9 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from bayplan.core.engine.profile import Profile
+from bayplan.core.engine.questions import scores
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
 from bayplan.core.model.effects import Report
+from bayplan.core.model.nodes import Pool
 from bayplan.core.model.pods import DeviceAsk, Holding, Part
 from bayplan.core.state.laws import broken
 from bayplan.core.state.pools import HOLDERS, MEMORY
@@ -146,6 +148,87 @@ def test_a_sidecar_keeps_its_devices_beside_an_init_container() -> None:
     assert left(made, "a") == [0, 0, 0]
 
 
+def test_an_init_container_runs_beside_the_sidecars_before_it() -> None:
+    first = (*asks("side", "sidecar", mib=10 * GIB), *asks("first", "init", mib=10 * GIB))
+    made = world(a=(16, 16))
+    made.submit("pod", requests={GPU_MEMORY: 20 * GIB}, devices=(*first, *gib(1)))
+
+    assert min(left(made, "a")) >= 0
+    assert made.running() == {"pod": "a"}
+    alone = world(a=(16, 16))
+    alone.submit("pod", requests={GPU_MEMORY: 20 * GIB}, devices=first)
+    assert min(left(alone, "a")) >= 0
+
+
+def test_an_init_container_is_on_the_card_of_the_largest() -> None:
+    made = world(a=(16,))
+    mains = (*asks("m0", mib=4 * GIB), *asks("m1", mib=12 * GIB))
+    devices = (*asks("first", "init", mib=12 * GIB), *mains)
+    made.submit("pod", requests={GPU_MEMORY: 16 * GIB}, devices=devices)
+
+    assert made.running() == {"pod": "a"}
+    assert left(made, "a") == [0]
+
+
+def test_a_whole_device_and_parts_fit_where_parts_must_be_packed() -> None:
+    for profile in (SAVING, FAST):
+        made = world(a=(16, 16, 8))
+        held = Holding((Part("nvidia", "GPU-a0", 8 * GIB),))
+        made.see(pod("old", node="a", devices=gib(8), held=held))
+        parts = (*asks("m1", mib=12 * GIB), *asks("m2", mib=8 * GIB))
+        made.submit("pod", devices=(*asks("m0", gpus=1), *parts), scheduler=profile)
+        assert made.devices["pod"] == ["GPU-a2", "GPU-a1", "GPU-a0"]
+
+
+def test_many_containers_end_in_a_decision() -> None:
+    made = world(a=(16,) * 8)
+    many = tuple(ask for i in range(120) for ask in asks(f"c{i}", mib=512 + i))
+    made.submit("many", devices=many)
+
+    assert made.running() == {"many": "a"}
+
+
+def test_scores_stay_between_0_and_100() -> None:
+    links = ((0, 1, 9, 9), (1, 0, 9, 9), (9, 9, 0, 1), (9, 9, 1, 0))
+    made = World(profiles=PROFILES)
+    for name in ("a", "b"):
+        devices = tuple(Device(f"{name}{i}", i, 16 * GIB, numa=i // 2) for i in range(4))
+        made.node(name, **cards(*[16 * GIB] * 4, devices=devices, links=links))
+    held = tuple(Part("nvidia", f"a{i}", whole=True) for i in (1, 3))
+    made.see(pod("old", 2, node="a", held=Holding(held)))
+    found = scores(made.engine.verdicts["bayplan"], pod("q", 2))
+
+    assert all(0 <= each["Devices"] <= 100 for each in found.values())
+    made.submit("q", gpus=2, scheduler=SAVING)
+    assert made.running()["q"] == "b"  # on one NUMA node
+
+
+def test_the_least_is_left_over_on_whatever_node() -> None:
+    made = world(a=(80,), b=(16,))
+    for name, free in (("a", 14), ("b", 8)):
+        amount = (80 if name == "a" else 16) - free
+        held = Holding((Part("nvidia", f"GPU-{name}0", amount * GIB),))
+        made.see(pod(f"on-{name}", node=name, devices=gib(amount), held=held))
+    made.submit("small", devices=gib(4), scheduler=SAVING)
+
+    assert made.running()["small"] == "b"
+
+
+def test_what_is_odd_is_told_when_the_node_comes_after_its_pods() -> None:
+    made = World(profiles=PROFILES)
+    made.see(pod("foreign", 1, node="a"))
+    made.node("a", **cards(16 * GIB, name="a"))
+    made.node("b", pools=(Pool("nvidia", unknown="version 7"),))
+
+    assert [effect.text for effect in made.effects if isinstance(effect, Report)] == [
+        "nobody can say which nvidia devices of node a pod default/foreign holds; none are given "
+        "there until that is known",
+        "nvidia devices of node b: version 7",
+    ]
+    made.submit("part", devices=gib(1), requests={GPU_MEMORY: 0})
+    assert "2 node(s) had nvidia devices that are not known" in made.waiting()["part"]
+
+
 def test_links_and_numa_nodes_decide_between_whole_devices() -> None:
     links = ((0, 1, 9, 1), (1, 0, 1, 9), (9, 1, 0, 1), (1, 9, 1, 0))
     devices = tuple(Device(f"g{i}", i, 16 * GIB) for i in range(4))
@@ -219,7 +302,7 @@ def test_a_pod_whose_devices_nobody_knows_closes_its_class_and_no_more() -> None
         "there until that is known"
     ]
     said = made.waiting()["part"]
-    assert "1 node(s) had pods whose nvidia devices are not known" in said
+    assert "1 node(s) had nvidia devices that are not known" in said
 
     told = Holding((Part("nvidia", "GPU-a0", whole=True),))
     made.see(pod("foreign", 1, node="a", scheduler="other", held=told))

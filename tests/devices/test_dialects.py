@@ -11,12 +11,12 @@ from bayplan.core.model import dialects
 from bayplan.core.model.devices import (
     Device,
     Devices,
-    HeldDevice,
     Inventory,
     Unknown,
     read_inventory,
     write_inventory,
 )
+from bayplan.core.model.dialects import GIB, MIB, NODES_OWN, Given
 
 READERS = (
     dialects.alnair_node,
@@ -70,14 +70,14 @@ def test_an_alnair_node_that_makes_no_sense_is_unknown(found: Any, why: str) -> 
 
 def test_what_an_alnair_pod_holds() -> None:
     said = {dialects.ALNAIR_HELD: "GPU-a_0,GPU-a_3,GPU-b_11"}
-    assert dialects.alnair_pod(said) == (HeldDevice("GPU-a", 0, 2), HeldDevice("GPU-b", 0, 1))
+    assert dialects.alnair_pod(said) == (Given("GPU-a", 2, GIB), Given("GPU-b", 1, GIB))
     for garbled in ("", "GPU-a", "_1", "GPU-a_x", "GPU-a_"):
         assert isinstance(dialects.alnair_pod({dialects.ALNAIR_HELD: garbled}), Unknown)
 
 
 def test_what_a_gpushare_pod_holds() -> None:
     said = {dialects.GPUSHARE_INDEX: "1", dialects.GPUSHARE_AMOUNT: "3"}
-    assert dialects.gpushare_pod(said) == (HeldDevice("1", 1, 3),)
+    assert dialects.gpushare_pod(said) == (Given("#1", 3, NODES_OWN),)
     for change in ({dialects.GPUSHARE_INDEX: "-1"}, {dialects.GPUSHARE_AMOUNT: "0"}):
         assert isinstance(dialects.gpushare_pod({**said, **change}), Unknown)
     assert isinstance(dialects.gpushare_pod({dialects.GPUSHARE_INDEX: "1"}), Unknown)
@@ -99,7 +99,10 @@ def test_hamis_nodes() -> None:
 def test_what_a_hami_pod_holds() -> None:
     said = "GPU-a,NVIDIA,3000,0:;GPU-a,NVIDIA,1000,30:GPU-b,NVIDIA,2000,0:;"
     found = dialects.hami_pod({dialects.HAMI_HELD: said})
-    assert found == (HeldDevice("GPU-a", 0, 4000), HeldDevice("GPU-b", 0, 2000))
+    assert found == (Given("GPU-a", 4000, MIB, 30), Given("GPU-b", 2000, MIB))
+    erased = {dialects.HAMI_HELD: said, dialects.HAMI_TO_COME: ";"}
+    assert dialects.hami_pod(erased) == found  # they empty it while containers start
+    assert dialects.hami_pod({dialects.HAMI_TO_COME: said}) == found
     assert dialects.hami_pod({dialects.HAMI_HELD: ";;"}) is None  # no container has a card
     for garbled in ("GPU-a", "GPU-a,NVIDIA,x,0:", ",NVIDIA,1,0:"):
         assert isinstance(dialects.hami_pod({dialects.HAMI_HELD: garbled}), Unknown)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.core.devices import shared
 from bayplan.core.devices.shared import REFUSED, Card, Policy, Request, best, choose, cost
 from bayplan.core.model.devices import Device
 from bayplan.core.model.nodes import Pool
@@ -70,11 +69,11 @@ def test_one_request_on_many_pools_is_answered_as_on_each(
     assert [n for _, n in order] == sorted(n for _, n in order)  # between pools they compare too
 
 
-@given(pool, st.lists(request, min_size=1, max_size=3), policy)
-def test_what_is_too_much_to_search_still_gets_a_place_that_is_right(
-    cards: list[Card | None], requests: list[Request], policy: Policy
+@given(pool, st.lists(request, min_size=1, max_size=5), policy, st.integers(0, 30))
+def test_a_search_that_is_cut_short_still_gives_places_that_are_right(
+    cards: list[Card | None], requests: list[Request], policy: Policy, visits: int
 ) -> None:
-    way = shared._Search(cards, requests, policy).greedily()
+    way = choose(cards, requests, policy, visits)
     if way is not None:
         now = list(cards)
         for position, asked in zip(way, requests, strict=True):
@@ -82,6 +81,17 @@ def test_what_is_too_much_to_search_still_gets_a_place_that_is_right(
             assert here is not None
             assert here.takes(asked)
             now[position] = here.after(asked)
+    longer = choose(cards, requests, policy, 10 * visits + 100)
+    assert way is None or longer is not None  # more steps never lose a way
+
+
+def test_many_requests_end_soon() -> None:
+    cards: list[Card | None] = [Card(16_384, 100, 0)] * 8
+    for requests in ([Request(100 + i) for i in range(40)], [Request(100)] * 100):
+        for policy in POLICIES:
+            way = choose(cards, requests, policy)
+            assert way is not None
+            assert len(way) == len(requests)
 
 
 def test_nine_pods_of_ten_on_eight_cards_of_sixteen_place_eight() -> None:

@@ -140,6 +140,10 @@ WRONG = {
     "the same device twice": assigned(("main", GPU, [("g0", 1), ("g0", 1)])),
     "the same entry twice": assigned(("main", GPU, [("g0", 1)]), ("main", GPU, [("g1", 1)])),
     "more than was asked for": assigned(("main", GPU, [("g0", 1)]), ("main", MEMORY, [("g1", 1)])),
+    "another pool": {
+        key: text.replace('"pool": "n1"', '"pool": "n2"')
+        for key, text in assigned(("main", GPU, [("g0", 1)])).items()
+    },
     "too long": {ASSIGNMENT: " " * MOST_BYTES + "{}"},
     "deep": {ASSIGNMENT: "[" * 10_000},
 }
@@ -177,11 +181,60 @@ def test_gpushare_and_hami_count_as_used() -> None:
     ).held
     assert shared == Holding((Part("nvidia", "#1", 3072),))
 
-    hami = read(
-        container(**{GPU: "1"}),
-        notes={"hami.io/vgpu-devices-to-allocate": "GPU-1,NVIDIA,3000,30:;"},
-    ).held
-    assert hami == Holding((Part("nvidia", "GPU-1", 3000),))
+    hami = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,3000,30:;"}
+    held = Holding((Part("nvidia", "GPU-1", 3000, 30),))
+    assert read(container(**{GPU: "1"}), notes=hami).held == held
+    assert read(container(**{"nvidia.com/gpumem": "3000"}), notes=hami).held == held
+
+
+OTHERS = {
+    HELD_ALNAIR: "no_0",
+    "hami.io/vgpu-devices-allocated": "GPU-zz,NVIDIA,1,0:;",
+    "hami.io/vgpu-devices-to-allocate": "garbage",
+    "ALIYUN_COM_GPU_MEM_IDX": "63",
+    "ALIYUN_COM_GPU_MEM_POD": "1",
+}
+
+
+def test_other_softwares_annotations_free_nothing_that_we_have_given() -> None:
+    ours = assigned(("main", MEMORY, [("g0", 16)]), ("more", GPU, [("g1", 1), ("g2", 1)]))
+    containers = container(**{MEMORY: "16"}), container("more", **{GPU: "2"})
+    true = read(*containers, notes=ours).held
+
+    assert true is not None
+    assert len(true.parts) == 3
+    assert read(*containers, notes={**ours, **OTHERS}).held == true
+    assert read(container(cpu="1"), notes=OTHERS).held is None  # it asks for no device
+
+
+def test_what_alnair_says_is_about_its_own_resources() -> None:
+    ours = assigned(("main", VGPU, [("g0", 1)]), ("more", GPU, [("g1", 1)]))
+    pod = read(
+        container(**{VGPU: "1"}),
+        container("more", **{GPU: "1"}),
+        notes={**ours, HELD_ALNAIR: "g3_0"},
+    )
+
+    assert pod.held is not None
+    assert set(pod.held.parts) == {Part("nvidia", "g3", 1024), Part("nvidia", "g1", whole=True)}
+
+
+def test_memory_by_two_names_adds_up() -> None:
+    notes = assigned(("main", VGPU, [("g0", 8)]), ("main", MEMORY, [("g0", 4096)]))
+
+    held = read(container(**{VGPU: "8", MEMORY: "4096"}), notes=notes).held
+    assert held == Holding((Part("nvidia", "g0", 12 * 1024),))
+
+
+def test_too_many_devices_are_not_known() -> None:
+    for count in ("257", "999999999"):
+        notes = {
+            "ai.centaurus.io/physical-gpu-count": count,
+            "ai.centaurus.io/virtual-gpu-count": "8",
+        }
+        (pool,) = Reader().node({"metadata": {"name": "n", "annotations": notes}}).pools
+        assert pool.devices == ()
+        assert "more than 256" in pool.unknown
 
 
 def test_pools_come_from_the_agent_first_and_operators_can_take_devices_out() -> None:

@@ -154,7 +154,7 @@ def test_a_forged_assignment_closes_the_class_until_it_is_put_right() -> None:
             await cluster.client.clock.sleep(1)
             await create(cluster, pod("second", "alnair-cost-saving", **{VGPU: 4}))
             await create(cluster, pod("web", "alnair-cost-saving"))
-            assert "devices are not known" in await waits(cluster, "second")
+            assert "devices that are not known" in await waits(cluster, "second")
             await noted(cluster, "web")
             await annotate(cluster, "first", **{ASSIGNMENT: true})
             assert (await noted(cluster, "second"))["ids.bayplan.dev/main"] == "GPU-0"

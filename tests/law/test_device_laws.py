@@ -56,8 +56,8 @@ containers = st.sampled_from(
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[DeviceAsk, ...]:
     found: tuple[DeviceAsk, ...] = ()
-    if draw(st.sampled_from((False, False, False, True))):
-        found = world.asks("first", draw(st.sampled_from(("init", "sidecar"))), **draw(containers))
+    for i in range(draw(st.sampled_from((0, 0, 0, 1, 2, 3)))):
+        found += world.asks(f"i{i}", draw(st.sampled_from(("init", "sidecar"))), **draw(containers))
     for i in range(draw(st.sampled_from((1, 1, 1, 2)))):
         found += world.asks(f"main{i}", **draw(containers))
     return found

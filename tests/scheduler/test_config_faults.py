@@ -58,6 +58,23 @@ def term(key: str = "pool", operator: str = "In", *values: str) -> dict[str, Any
             "clientConnection.qps: no such field; there are: connections, kubeconfig",
         ),
         ("devices: [{name: A}]", 'devices[0].name: "A" is not a name that Kubernetes allows here'),
+        ("devices: [{name: nvidia}]", "devices[0].resources: name at least one"),
+        (
+            "devices: [{name: a, resources: [{name: x/y, published: true}]}]",
+            "devices[0].resources[0].published: whole devices are served by a device plugin",
+        ),
+        (
+            "devices: [{name: a, resources: [{name: x/y, unitMib: 7}]}]",
+            "devices[0].resources[0].unitMib: a resource of kind whole has none",
+        ),
+        (
+            "devices: [{name: a, resources: [{name: x/y, timestamp: bayplan.dev/assignment}]}]",
+            "devices[0].resources[0].timestamp: bayplan.dev/assignment is a key of our own",
+        ),
+        (
+            "devices: [{name: a, resources: [{name: x/y}], dialects: [alnair]}]",
+            "devices[0].dialects[0]: alnair tells of the devices of class nvidia already",
+        ),
         ("devices: [{name: a}, {name: a}]", "devices[1].name: devices[0] has it too"),
         ("devices: [{names: a}]", "devices[0].names: no such field; did you mean name?"),
         (

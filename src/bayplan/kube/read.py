@@ -162,16 +162,15 @@ class Reader:
             terminating=metadata.deletion_timestamp is not None,
             preempts=spec.preemption_policy != "Never",
             nominated=intern(status.nominated_node_name or ""),
-            held=bound_holding(row.devices, node, _noted(metadata), self._vendors)
-            if node
-            else None,
+            held=self._held(row, node, metadata),
         )
 
     def _held(self, row: RowKey, node: str, metadata: wire.DeviceMetadata) -> Holding | None:
         """What a bound pod holds. What stands on a pod that is not bound says nothing."""
         if not node or not (row.devices or metadata.annotations is not None):
             return None
-        return bound_holding(row.devices, node, _noted(metadata), self._vendors)
+        names = [name for name, _ in row.requests]
+        return bound_holding(row.devices, node, _noted(metadata), self._vendors, names)
 
     def _row(
         self, spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bool

@@ -50,6 +50,7 @@ class DeviceAnnotations(Wire):
     gpushare_amount: str | None = field(default=None, name=dialects.GPUSHARE_AMOUNT)
     hami_node: str | None = field(default=None, name=dialects.HAMI_NODE)
     hami_held: str | None = field(default=None, name=dialects.HAMI_HELD)
+    hami_to_come: str | None = field(default=None, name=dialects.HAMI_TO_COME)
 
     def there(self) -> dict[str, str]:
         names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)

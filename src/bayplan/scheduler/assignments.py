@@ -13,12 +13,16 @@ def annotations_of(placement: Placement, vendors: Vendors, wall: float) -> dict[
     noted: dict[str, str] = {}
     if placement.held:
         noted[ASSIGNMENT] = write_assignment(Assignment(placement.node, placement.held))
-    lists: dict[str, dict[str, None]] = {}  # by container; each device once
+    lists: dict[str, dict[str, dict[str, None]]] = {}  # by container and class; each device once
     for held in placement.held:
-        by_index = vendors.resources[held.resource][0].ids == "index"
+        device_class = vendors.resources[held.resource][0]
+        by_index = device_class.ids == "index"
         names = (str(device.index) if by_index else device.id for device in held.devices)
-        lists.setdefault(held.container, {}).update(dict.fromkeys(names))
-    noted |= {f"{IDS}/{container}": ",".join(names) for container, names in lists.items()}
+        classes = lists.setdefault(held.container, {})
+        classes.setdefault(device_class.name, {}).update(dict.fromkeys(names))
+    for container, classes in lists.items():
+        if len(classes) == 1:  # of several classes, a plain list could not be told apart
+            noted[f"{IDS}/{container}"] = ",".join(*classes.values())
     for ask in asks:
         found = vendors.resources.get(ask.resource)
         if found is not None and found[1].timestamp:

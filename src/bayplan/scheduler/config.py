@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, Profile, ProfileConfig
 from bayplan.core.model import quantity
-from bayplan.core.model.vendors import KNOWN, DeviceClass, Vendors
+from bayplan.core.model.requests import is_counted
+from bayplan.core.model.vendors import KNOWN, DeviceClass, Resource, Vendors
 from bayplan.core.plugins.registry import DEFAULT, installed
 from bayplan.scheduler.pluginsets import resolve
 from bayplan.scheduler.strict import PARSE, Fault, build, shown
@@ -210,16 +211,35 @@ def _check_devices(config: Configuration) -> None:
         if each.name in names[:i]:
             raise Fault(f"devices[{i}].name", f"devices[{names.index(each.name)}] has it too")
     owner: dict[str, str] = {}
+    speaks: dict[str, str] = {}  # dialect: class
     for each in config.vendors.classes.values():
         at = f"devices[{names.index(each.name)}]" if each.name in names else f"class {each.name}"
+        for k, dialect in enumerate(each.dialects):
+            if speaks.setdefault(dialect, each.name) != each.name:
+                why = f"{dialect} tells of the devices of class {speaks[dialect]} already"
+                raise Fault(f"{at}.dialects[{k}]", why)
         for j, resource in enumerate(each.resources):
             if resource.name in owner:
                 why = f"{resource.name} is of class {owner[resource.name]} already"
                 raise Fault(f"{at}.resources[{j}].name", why)
             owner[resource.name] = each.name
+            _check_resource(resource, f"{at}.resources[{j}]")
+        if not each.resources:
+            raise Fault(f"{at}.resources", "name at least one")
         wholes = [resource.name for resource in each.resources if resource.kind == "whole"]
         if len(wholes) > 1:
             raise Fault(f"{at}.resources", f"{' and '.join(wholes)} are both whole devices")
+
+
+def _check_resource(resource: Resource, at: str) -> None:
+    if not is_counted(resource.name):
+        raise Fault(f"{at}.name", f"{resource.name} is not a name that pods can ask for")
+    if resource.kind == "whole" and resource.published:
+        raise Fault(f"{at}.published", "whole devices are served by a device plugin")
+    if resource.kind != "memory" and resource.unit_mib != 1:
+        raise Fault(f"{at}.unitMib", f"a resource of kind {resource.kind} has none")
+    if "bayplan.dev/" in resource.timestamp:
+        raise Fault(f"{at}.timestamp", f"{resource.timestamp} is a key of our own")
 
 
 def _check_kind(document: dict[str, Any]) -> None:

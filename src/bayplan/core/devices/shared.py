@@ -13,8 +13,9 @@
     the positions themselves.
 
 One request is answered for many pools at once, exactly. Several requests of one pod, on one pool,
-are answered exactly as long as there are no more than 65,536 ways to serve them, where cards in
-the same state count as one; beyond, the largest goes first and each takes its best.
+are answered exactly as long as that takes no more than a number of steps, where cards in the same
+state count as one, and equal requests too. Beyond, it is the best of what was found so far, of the
+largest request first on its cheapest card, and of the largest first on the card with least room.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from bayplan.core.state.pools import COMPUTE_BITS, Lines
 Policy = Literal["binpack", "spread"]
 
 FULL_COMPUTE = 100  # percent
-MOST_WAYS = 1 << 16
+MANY = 4096  # steps of a search: about 10 ms
 REFUSED = np.iinfo(np.int64).max
 _COMPUTE = (1 << COMPUTE_BITS) - 1
 
@@ -41,7 +42,7 @@ class Request(Struct, frozen=True):
     compute: int = 0
 
 
-class Card(Struct, frozen=True, order=True):
+class Card(Struct, frozen=True, order=True, cache_hash=True):
     """One card of one pool."""
 
     memory: int
@@ -67,14 +68,16 @@ def best(lines: Lines, request: Request, policy: Policy) -> tuple[Ints, Ints]:
 
 
 def choose(
-    cards: Sequence[Card | None], requests: Sequence[Request], policy: Policy
+    cards: Sequence[Card | None], requests: Sequence[Request], policy: Policy, visits: int = MANY
 ) -> tuple[int, ...] | None:
     """A position for each request of a pod; None where they do not all fit. A card may serve
-    several; None stands for one that may not be used."""
-    found = _Search(list(cards), list(requests), policy)
-    if len({card for card in cards if card is not None}) ** len(requests) > MOST_WAYS:
-        return found.greedily()
-    return found.exactly()
+    several; None stands for one that may not be used. The search makes so many steps at most."""
+    search = _Search(list(cards), tuple(requests), policy, visits)
+    search.exactly()
+    if search.visits < 0:  # cut short
+        search.one_by_one(by_cost=True)
+        search.one_by_one(by_cost=False)
+    return None if search.found is None else search.found[1]
 
 
 def cost(
@@ -99,47 +102,93 @@ def cost(
     )
 
 
+Cost = tuple[int, int, int]
+
+
 class _Search:
-    """Over the cards of one pool."""
+    """Over the cards of one pool; `found` is the best way so far, with its cost."""
 
-    def __init__(self, cards: list[Card | None], requests: list[Request], policy: Policy) -> None:
-        self._cards, self._requests, self._policy = cards, requests, policy
-        self._found: tuple[tuple[int, int, int], tuple[int, ...]] | None = None
+    def __init__(
+        self,
+        cards: list[Card | None],
+        requests: tuple[Request, ...],
+        policy: Policy,
+        visits: int,
+    ) -> None:
+        self._cards, self._requests, self._packs = cards, requests, policy == "binpack"
+        self.visits = visits  # that are left; below 0, the search was cut short
+        self.found: tuple[Cost, tuple[int, ...]] | None = None
 
-    def exactly(self) -> tuple[int, ...] | None:
-        self._extend(list(self._cards), ())
-        return None if self._found is None else self._found[1]
+    def exactly(self) -> None:
+        self._extend(list(self._cards), (), (0, 0, 0))
 
-    def _extend(self, now: list[Card | None], chosen: tuple[int, ...]) -> None:
+    def _extend(self, now: list[Card | None], chosen: tuple[int, ...], cost: Cost) -> None:
         if len(chosen) == len(self._requests):
-            found = (cost(self._cards, now, self._policy), chosen)
-            if self._found is None or found < self._found:
-                self._found = found
+            self._offer(cost, chosen)
             return
         request = self._requests[len(chosen)]
         tried: set[tuple[Card, Card]] = set()  # before the pod, and now: equals are one
-        for position, card in enumerate(now):
-            at_first = self._cards[position]
+        for position in range(self._first(request, chosen), len(now)):
+            card, at_first = now[position], self._cards[position]
             if card is None or at_first is None or not card.takes(request):
                 continue
             if (at_first, card) in tried:
                 continue
             tried.add((at_first, card))
+            self.visits -= 1
+            if self.visits < 0:
+                return
             now[position] = card.after(request)
-            self._extend(now, (*chosen, position))
+            self._extend(now, (*chosen, position), self._added(cost, at_first, card, request))
             now[position] = card
 
-    def greedily(self) -> tuple[int, ...] | None:
-        now = list(self._cards)
+    def _first(self, request: Request, chosen: tuple[int, ...]) -> int:
+        """Equal requests are served in the order of their cards: any other order is the same."""
+        for i in range(len(chosen) - 1, -1, -1):
+            if self._requests[i] == request:
+                return chosen[i]
+        return 0
+
+    def _added(self, cost: Cost, at_first: Card, now: Card, request: Request) -> Cost:
+        """The cost with one request more on a card, as `cost` says it of the whole."""
+        first, second, third = cost
+        fresh = now is at_first or now == at_first
+        if self._packs:
+            if fresh:
+                memory, compute = now.memory - request.memory, now.compute - request.compute
+                return first + (now.holders == 0), second + memory, third + compute
+            return first, second - request.memory, third - request.compute
+        first += now.holders == 1  # with this one it has two
+        if fresh:
+            second, third = second + at_first.holders, third - at_first.memory
+        return first, second, third
+
+    def _offer(self, cost: Cost, chosen: tuple[int, ...]) -> None:
+        if self.found is None or (cost, chosen) < self.found:
+            self.found = (cost, chosen)
+
+    def one_by_one(self, by_cost: bool) -> None:
+        """The largest request first, each on its best card; or on the one with the least room."""
+        now, total = list(self._cards), (0, 0, 0)
         chosen = [0] * len(self._requests)
-        order = sorted(range(len(chosen)), key=lambda i: self._requests[i].memory, reverse=True)
+        order = sorted(
+            range(len(chosen)),
+            key=lambda i: (self._requests[i].memory, self._requests[i].compute),
+            reverse=True,
+        )
         for i in order:
-            request, costs = self._requests[i], []
-            for position, card in enumerate(now):
-                if card is not None and card.takes(request):
-                    later = [*now[:position], card.after(request), *now[position + 1 :]]
-                    costs.append((cost(self._cards, later, self._policy), position, later))
-            if not costs:
-                return None
-            _, chosen[i], now = min(costs, key=lambda found: found[:2])
-        return tuple(chosen)
+            request = self._requests[i]
+            ways = [
+                ((self._added(total, first, card, request) if by_cost else (card.memory,)), at)
+                for at, (card, first) in enumerate(zip(now, self._cards, strict=True))
+                if card is not None and first is not None and card.takes(request)
+            ]
+            if not ways:
+                return
+            _, at = min(ways)
+            card, first = now[at], self._cards[at]
+            assert card is not None
+            assert first is not None
+            chosen[i], total = at, self._added(total, first, card, request)
+            now[at] = card.after(request)
+        self._offer(total, tuple(chosen))

@@ -1,9 +1,9 @@
 """What a pod wants of one class of devices, and how a pool serves all of it together.
 
 Whole devices go first, on cards that nobody holds; where the shared requests then do not fit, they
-go first. Init containers run before the others and give back what they had, so they get devices of
-the others' where they can: as wholes out of the same ones, as parts on the card of the first
-request, which counts as large as the largest of theirs.
+go first, by the policy or else packed. Init containers run before the others and give back what
+they had, so they get devices of the others': as wholes out of the same ones, as parts on the card
+of the largest request, which counts as large as they need.
 """
 
 from collections.abc import Sequence
@@ -57,22 +57,15 @@ def _wanted(name: str, asks: Sequence[DeviceAsk]) -> Wanted:
     for ask in asks:
         if ask.kind != "whole":
             containers.setdefault((ask.phase, ask.container), []).append(ask)
-    requests: list[Request] = []
-    served_by: list[int] = []
-    first = Request(0, 0)  # what the largest of the init containers needs
-    for (phase, _), parts in containers.items():
-        request = Request(
+    needs = [
+        Request(
             sum(ask.memory_mib for ask in parts),
             sum(ask.amount for ask in parts if ask.kind == "compute"),
         )
-        if phase == "init":
-            first = _larger(first, request)
-            served_by.append(0)
-        else:
-            served_by.append(len(requests))
-            requests.append(request)
-    if first != Request(0, 0):
-        requests[:1] = [_larger(first, requests[0]) if requests else first]
+        for parts in containers.values()
+    ]
+    phases = [phase for phase, _ in containers]
+    requests, served_by = _with_init(phases, needs)
     return Wanted(
         name,
         _most_wholes(wholes),
@@ -83,8 +76,34 @@ def _wanted(name: str, asks: Sequence[DeviceAsk]) -> Wanted:
     )
 
 
-def _larger(one: Request, other: Request) -> Request:
-    return Request(max(one.memory, other.memory), max(one.compute, other.compute))
+def _with_init(phases: list[str], needs: list[Request]) -> tuple[list[Request], list[int]]:
+    """The requests of what runs together, one of them as large as every init container needs; and
+    for each container the request that covers it."""
+    standing = [i for i, phase in enumerate(phases) if phase != "init"]
+    first = [i for i, phase in enumerate(phases) if phase == "init"]
+    numbers = {i: number for number, i in enumerate(standing)}
+    requests = [needs[i] for i in standing]
+    if not first:
+        return requests, [numbers[i] for i in range(len(needs))]
+    if not standing:
+        return [_larger(*(needs[i] for i in first))], [0] * len(needs)
+    # A container that has not started is best: it only has to be as large. What else is on its
+    # card is counted beside it.
+    host = max(standing, key=lambda i: (phases[i] == "main", needs[i].memory, needs[i].compute))
+    beside = [
+        _sum(needs[i], needs[host]) if phases[host] == "sidecar" and host < i else needs[i]
+        for i in first
+    ]
+    requests[numbers[host]] = _larger(needs[host], *beside)
+    return requests, [numbers.get(i, numbers[host]) for i in range(len(needs))]
+
+
+def _sum(one: Request, other: Request) -> Request:
+    return Request(one.memory + other.memory, one.compute + other.compute)
+
+
+def _larger(*requests: Request) -> Request:
+    return Request(max(r.memory for r in requests), max(r.compute for r in requests))
 
 
 def _most_wholes(wholes: Sequence[DeviceAsk]) -> int:
@@ -97,7 +116,6 @@ def _most_wholes(wholes: Sequence[DeviceAsk]) -> int:
     return max(most, standing)
 
 
-@lru_cache(maxsize=1 << 16)
 def topology(pool: Pool) -> Topology:
     return _topology(tuple(device.numa for device in pool.devices), pool.links)
 
@@ -108,26 +126,35 @@ def _topology(numa: tuple[int, ...], links: tuple[tuple[int, ...], ...]) -> Topo
     return Topology(numa, links)
 
 
-@lru_cache(maxsize=1 << 16)
 def is_plain(pool: Pool) -> bool:
     """Whether any devices of the pool are as good as any others."""
     return not pool.links and len({device.numa for device in pool.devices}) < 2
 
 
-def choose(want: Wanted, pool: Pool, cards: Sequence[Card | None], policy: Policy) -> Choice | None:
+def choose(
+    want: Wanted,
+    pool: Pool,
+    cards: Sequence[Card | None],
+    policy: Policy,
+    visits: int = shared.MANY,
+) -> Choice | None:
     """The best devices for all of it, or None. `cards` are the pool's; None: not to be used."""
     if not want.count:
-        parts = shared.choose(cards, want.requests, policy)
+        parts = shared.choose(cards, want.requests, policy, visits)
         if parts is None:
             return None
         return Choice((), parts, part_cost=_part_cost(want, cards, parts, policy))
-    found, parts = _wholes(want, pool, cards), ()
-    if want.requests and found is not None:
-        rest = _without(cards, found.devices)
-        parts = shared.choose(rest, want.requests, policy)
-        if parts is None:
-            parts = shared.choose(cards, want.requests, policy)
-            found = None if parts is None else _wholes(want, pool, _without(cards, parts))
+    found = _wholes(want, pool, cards)
+    if not want.requests or found is None:
+        return None if found is None else Choice(found.devices, (), found.cost)
+    rest = _without(cards, found.devices)
+    parts = shared.choose(rest, want.requests, policy, visits)
+    others: tuple[Policy, ...] = (policy, "binpack") if parts is None else ()
+    for other in others:
+        parts = shared.choose(cards, want.requests, other, visits)
+        found = None if parts is None else _wholes(want, pool, _without(cards, parts))
+        if found is not None:
+            break
     if found is None or parts is None:
         return None
     return Choice(found.devices, parts, found.cost, _part_cost(want, cards, parts, policy))

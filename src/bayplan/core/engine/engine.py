@@ -18,7 +18,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Held
 from bayplan.core.model.holdings import holding_of, unsaid
-from bayplan.core.model.nodes import Node
+from bayplan.core.model.nodes import Node, Pool
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Changed, EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
@@ -26,6 +26,7 @@ from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.terms import Namespaces
 from bayplan.core.state.waiting import Rests, Waiter, Waiting
 
+MOST_DOUBTS = 8  # that are told of one node at a time
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
 
 
@@ -73,7 +74,10 @@ class Engine:
                 self._close(uid, node)
                 return effects
             case on.NodeSeen(node):
+                before = self._pools(node.name)
                 self._see_node(node, now)
+                if node.pools and node.pools != before:
+                    return self._node_doubts(node)
             case on.NodeGone(name):
                 if name in self.cluster.rows:
                     self.cluster.remove_node(name)
@@ -181,6 +185,24 @@ class Engine:
         self.waiting.wake(kinds, now)
         said = [f"pod {pod.key} was bound to {pod.node}, not to {node.name}"] if moved else []
         return [*map(do.Report, said), *self._doubts(pod)]
+
+    def _pools(self, name: str) -> tuple[Pool, ...]:
+        row = self.cluster.rows.get(name)
+        node = None if row is None else self.cluster.nodes[row]
+        return () if node is None else node.pools
+
+    def _node_doubts(self, node: Node) -> list[do.Effect]:
+        """What is odd about a node's devices and those who hold them; the first few of it."""
+        said: list[do.Effect] = [
+            do.Report(f"{pool.device_class} devices of node {node.name}: {pool.unknown}")
+            for pool in node.pools
+            if pool.unknown
+        ]
+        for resident in self.cluster.residents[self.cluster.rows[node.name]].values():
+            said += self._doubts(replace(resident.pod, node=node.name))
+            if len(said) >= MOST_DOUBTS:
+                break
+        return said
 
     def _doubts(self, pod: Pod) -> Iterator[do.Effect]:
         """What is odd about the devices of a bound pod, where its node has any."""

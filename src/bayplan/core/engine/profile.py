@@ -75,7 +75,11 @@ class Profile:
         if len(those("order")) != 1:
             raise ProfileError(f"{self._path}.plugins.order: enable exactly one plugin")
         self.order: Order = those("order")[0]
-        self.choose: list[Choose] = those("choose")
+        # Who filters by devices chooses only where it was asked whether they are there.
+        filters = those("filter")
+        self.choose: list[Choose] = [
+            each for each in those("choose") if each in filters or not hasattr(each, "refuse")
+        ]
         self.reserve: list[Reserve] = those("reserve")
         self.permit: list[Permit] = those("permit")
         self.preempt: list[Preempt] = those("preempt")
@@ -84,7 +88,7 @@ class Profile:
         self.rejects: list[tuple[int, Reject]] = []
         self.restricts: list[tuple[int, Restrict]] = []
         self.refusers: list[Filter] = [cast(Filter, None)]  # by number; 0 is not given
-        self._number(those("filter"))
+        self._number(filters)
         self.scores: list[tuple[int, Score]] = [
             (weight, instances[name]) for name, weight in chosen.get("score", ())
         ]

@@ -23,6 +23,7 @@ MOST_DEVICES = 256  # of a class on a node
 T = TypeVar("T")
 Id = Annotated[str, Meta(min_length=1, max_length=253)]
 Index = Annotated[int, Meta(ge=0, lt=1 << 16)]
+Link = Annotated[int, Meta(ge=0, le=1 << 16)]
 Amount = Annotated[int, Meta(ge=1, lt=1 << 53)]  # JSON readers elsewhere count in doubles
 
 
@@ -71,7 +72,7 @@ class Devices(Struct, frozen=True):
     """The devices of one class on a node. `links[i][j]`: how well the two are joined; 0: badly."""
 
     devices: tuple[Device, ...]
-    links: tuple[tuple[int, ...], ...] = ()
+    links: tuple[tuple[Link, ...], ...] = ()
 
 
 class Inventory(Struct, frozen=True):
@@ -128,6 +129,8 @@ def _wrong(devices: Devices) -> str | None:
     ):
         if why := _repeated(names, what):
             return why
+    if any(device.id.startswith("#") for device in devices.devices):
+        return "an id begins with #"
     links = devices.links
     if not links:
         return None

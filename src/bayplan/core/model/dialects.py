@@ -9,11 +9,16 @@ numbers are plain decimal digits.
 | Alnair | how many cards, their uuids, the GiB of each | one `uuid_number` per GiB that it holds |
 | gpushare | (its resources only) | the index of the card, and how much of it |
 | HAMi | uuid, split, MiB, cores, type, NUMA node, health | per container uuid, type, MiB, cores |
+
+HAMi empties its list of what is to be allocated as containers start; what stays is the other list.
 """
 
 from collections.abc import Mapping
+from enum import Enum
 
-from bayplan.core.model.devices import Device, Devices, HeldDevice, Unknown
+from msgspec import Struct
+
+from bayplan.core.model.devices import MOST_DEVICES, Device, Devices, Unknown
 
 Annotations = Mapping[str, str]
 
@@ -23,11 +28,32 @@ ALNAIR_COUNT, ALNAIR_UUIDS = f"{ALNAIR}/physical-gpu-count", f"{ALNAIR}/physical
 ALNAIR_SIZES = (f"{ALNAIR}/virtual-gpu-count", f"{ALNAIR}/vitual-gpu-count")
 ALNAIR_HELD = f"{ALNAIR}/alnair-gpu-id"
 GPUSHARE_INDEX, GPUSHARE_AMOUNT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
-HAMI_NODE, HAMI_HELD = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-to-allocate"
+HAMI_NODE, HAMI_HELD = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
+HAMI_TO_COME = "hami.io/vgpu-devices-to-allocate"
 
 MIB_PER_GIB = 1024
 _LONGEST = 9  # digits of a number
 _LONGEST_TEXT = 64 << 10
+
+
+class Unit(Enum):
+    """Of amounts of memory."""
+
+    GIB = "GiB"
+    MIB = "MiB"
+    NODES_OWN = "what the nodes count in"
+
+
+GIB, MIB, NODES_OWN = Unit.GIB, Unit.MIB, Unit.NODES_OWN
+
+
+class Given(Struct, frozen=True):
+    """What a pod has of a device. The id is "#" and the index, where only that is said."""
+
+    id: str
+    amount: int
+    unit: Unit
+    compute: int = 0  # percent
 
 
 class _Odd(ValueError):
@@ -44,6 +70,8 @@ def alnair_node(annotations: Annotations) -> Devices | Unknown | None:
         if count is None or sizes is None:
             raise _Odd(f"{ALNAIR_COUNT} and {ALNAIR_SIZES[0]} are not both there")
         number, listed = _number(count), [_number(size) for size in _parts(sizes, ",")]
+        if number > MOST_DEVICES:
+            raise _Odd(f"{number} cards, more than {MOST_DEVICES}")
         if number > 1 and len(listed) == 1:
             listed *= number
         uuids = _parts(annotations.get(ALNAIR_UUIDS, ""), ",")
@@ -60,8 +88,8 @@ def alnair_node(annotations: Annotations) -> Devices | Unknown | None:
         return Unknown(f"{ALNAIR}: {odd}")
 
 
-def alnair_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown | None:
-    """What the device plugin gave, in GiB; the index is not said, and stands as 0."""
+def alnair_pod(annotations: Annotations) -> tuple[Given, ...] | Unknown | None:
+    """What the device plugin gave."""
     text = annotations.get(ALNAIR_HELD)
     if text is None:
         return None
@@ -75,13 +103,12 @@ def alnair_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown | N
             held[uuid] = held.get(uuid, 0) + 1
         if not held:
             raise _Odd("it is empty")
-        return tuple(HeldDevice(uuid, 0, amount) for uuid, amount in held.items())
+        return tuple(Given(uuid, amount, GIB) for uuid, amount in held.items())
     except _Odd as odd:
         return Unknown(f"{ALNAIR_HELD}: {odd}")
 
 
-def gpushare_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown | None:
-    """In the unit that its nodes count in."""
+def gpushare_pod(annotations: Annotations) -> tuple[Given, ...] | Unknown | None:
     index, amount = annotations.get(GPUSHARE_INDEX), annotations.get(GPUSHARE_AMOUNT)
     if index is None and amount is None:
         return None
@@ -90,7 +117,7 @@ def gpushare_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown |
             raise _Odd(f"{GPUSHARE_INDEX} and {GPUSHARE_AMOUNT} are not both there")
         if _number(amount) < 1 or _number(index) >= 1 << 16:
             raise _Odd(f"{amount} of card {index}")
-        return (HeldDevice(str(_number(index)), _number(index), _number(amount)),)
+        return (Given(f"#{_number(index)}", _number(amount), NODES_OWN),)
     except _Odd as odd:
         return Unknown(f"gpushare: {odd}")
 
@@ -100,7 +127,10 @@ def hami_node(annotations: Annotations) -> Devices | Unknown | None:
     if text is None:
         return None
     try:
-        devices = tuple(_hami_card(i, part) for i, part in enumerate(_parts(text, ":")))
+        cards = _parts(text, ":")
+        if len(cards) > MOST_DEVICES:
+            raise _Odd(f"{len(cards)} cards, more than {MOST_DEVICES}")
+        devices = tuple(_hami_card(i, part) for i, part in enumerate(cards))
         if len({device.id for device in devices}) < len(devices):
             raise _Odd("a card is there twice")
         return Devices(devices)
@@ -115,23 +145,28 @@ def _hami_card(index: int, text: str) -> Device:
     uuid, _, memory, _, model, numa, health = fields[:7]
     if health not in ("true", "false"):
         raise _Odd(f"{health[:80]!r} is no health")
-    return Device(uuid, index, _number(memory), _number(numa), health == "true", model)
+    node = _number(numa.removeprefix("-"))  # -1 where there is none
+    known = not numa.strip().startswith("-") and node < 1 << 10
+    return Device(uuid, index, _number(memory), node if known else -1, health == "true", model)
 
 
-def hami_pod(annotations: Annotations) -> tuple[HeldDevice, ...] | Unknown | None:
-    """What all containers hold together, in MiB; the index is not said, and stands as 0."""
-    text = annotations.get(HAMI_HELD)
+def hami_pod(annotations: Annotations) -> tuple[Given, ...] | Unknown | None:
+    """What all containers hold together."""
+    text = annotations.get(HAMI_HELD, annotations.get(HAMI_TO_COME))
     if text is None:
         return None
     try:
-        held: dict[str, int] = {}
+        held: dict[str, tuple[int, int]] = {}
         for container in _parts(text, ";"):
             for card in _parts(container, ":"):
                 fields = card.split(",")
                 if len(fields) != 4 or not fields[0]:
                     raise _Odd(f"{card[:80]!r} has not its four fields")
-                held[fields[0]] = held.get(fields[0], 0) + max(_number(fields[2]), 1)
-        return tuple(HeldDevice(uuid, 0, amount) for uuid, amount in held.items()) or None
+                memory, compute = held.get(fields[0], (0, 0))
+                memory += max(_number(fields[2]), 1)
+                held[fields[0]] = memory, compute + _number(fields[3])
+        found = (Given(uuid, memory, MIB, cores) for uuid, (memory, cores) in held.items())
+        return tuple(found) or None
     except _Odd as odd:
         return Unknown(f"{HAMI_HELD}: {odd}")
 

@@ -4,15 +4,15 @@ Nothing is guessed: what is missing, contradicts the request, or names what was 
 the class unknown, and the state then gives nothing more of it on that node.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from bayplan.core.model import dialects
 from bayplan.core.model.devices import ASSIGNMENT, Held, HeldDevice, Unknown, read_assignment
-from bayplan.core.model.dialects import Annotations
+from bayplan.core.model.dialects import GIB, MIB, NODES_OWN, Annotations, Given
 from bayplan.core.model.pods import MOST_MIB, DeviceAsk, Holding, Part
-from bayplan.core.model.vendors import FULL_COMPUTE, MIB_PER_GIB, DeviceClass, Vendors
+from bayplan.core.model.vendors import MIB_PER_GIB, DeviceClass, Vendors
 
 Cards = dict[str, Part]  # by id
 
@@ -25,7 +25,7 @@ def holding_of(asks: Sequence[DeviceAsk], held: Iterable[Held]) -> Holding | Non
     unknown: list[str] = []
     for device_class in dict.fromkeys(ask.device_class for ask in asks):
         ours = [ask for ask in asks if ask.device_class == device_class]
-        served = [(ask, given.pop((ask.container, ask.resource), ())) for ask in ours]
+        served = [(ask, given.get((ask.container, ask.resource), ())) for ask in ours]
         if all(_serves(ask, devices) for ask, devices in served):
             parts += _together(served).values()
         else:
@@ -34,23 +34,46 @@ def holding_of(asks: Sequence[DeviceAsk], held: Iterable[Held]) -> Holding | Non
 
 
 def bound_holding(
-    asks: Sequence[DeviceAsk], node: str, annotations: Annotations, vendors: Vendors
+    asks: Sequence[DeviceAsk],
+    node: str,
+    annotations: Annotations,
+    vendors: Vendors,
+    resources: Collection[str] = (),
 ) -> Holding | None:
-    """What a pod that is bound to the node holds. What the node's own software writes wins."""
-    told = [each for one in vendors.classes.values() if (each := _told(one, asks, annotations))]
-    assigned = _assigned(asks, node, annotations, vendors)
-    if not told:
-        return assigned
-    assigned = assigned or unsaid(asks)
-    settled = {device_class for device_class, _ in told}
-    parts = [part for part in assigned.parts if part.device_class not in settled]
-    unknown = [name for name in assigned.unknown if name not in settled]
-    for device_class, found in told:
-        if isinstance(found, Unknown):
-            unknown.append(device_class)
+    """What a pod that is bound to the node and asks for these resources holds.
+
+    Where the node's own software serves a resource, what it writes is true for that resource; else
+    our assignment is. Users can write what they like, so neither is believed beyond its requests.
+    """
+    parts: list[Part] = []
+    unknown: set[str] = set()
+    settled: set[DeviceAsk] = set()
+    for each in vendors.classes.values():
+        found = _told(each, asks, annotations, resources, vendors)
+        if found is None:
+            continue
+        theirs, told = found
+        settled |= set(theirs)
+        if isinstance(told, Unknown):
+            unknown.add(each.name)
         else:
-            parts += found
-    return Holding(tuple(parts), tuple(sorted(unknown)))
+            parts += told
+    ours = [ask for ask in asks if ask not in settled]
+    assigned = _assigned(ours, asks, node, annotations, vendors) if ours else None
+    if not parts and not unknown:
+        return assigned
+    assigned = assigned or unsaid(ours)
+    return _joined([*assigned.parts, *parts], {*assigned.unknown, *unknown})
+
+
+def _joined(parts: Iterable[Part], unknown: set[str]) -> Holding:
+    """With one part for each device."""
+    cards: dict[tuple[str, str], Part] = {}
+    for part in parts:
+        if part.device_class not in unknown:
+            key = part.device_class, part.id
+            cards[key] = _sum(cards.get(key), part)
+    return Holding(tuple(cards.values()), tuple(sorted(unknown)))
 
 
 def unsaid(asks: Iterable[DeviceAsk]) -> Holding:
@@ -59,18 +82,25 @@ def unsaid(asks: Iterable[DeviceAsk]) -> Holding:
 
 
 def _assigned(
-    asks: Sequence[DeviceAsk], node: str, annotations: Annotations, vendors: Vendors
+    asks: Sequence[DeviceAsk],
+    every: Sequence[DeviceAsk],
+    node: str,
+    annotations: Annotations,
+    vendors: Vendors,
 ) -> Holding | None:
+    """What our assignment says about some of the pod's requests."""
     text = annotations.get(ASSIGNMENT)
-    if not asks or text is None:
+    if text is None:
         return None
     found = read_assignment(text)
     if isinstance(found, Unknown) or found.node != node:
         return None
+    if any(held.pool != node for held in found.held):
+        return None
     holding = holding_of(asks, found.held)
     if holding is None:
         return None
-    asked = {(ask.container, ask.resource) for ask in asks}
+    asked = {(ask.container, ask.resource) for ask in every}
     more = {
         vendors.resources[each.resource][0].name
         for each in found.held
@@ -116,9 +146,10 @@ def _with(part: Part, ask: DeviceAsk, amount: int) -> Part:
         case "whole":
             return replace(part, whole=True)
         case "memory":
-            return replace(part, memory_mib=min(amount * ask.unit_mib, MOST_MIB))
+            memory = part.memory_mib + amount * ask.unit_mib  # it may be asked for by two names
+            return replace(part, memory_mib=min(memory, MOST_MIB))
         case "compute":
-            return replace(part, compute=min(amount, MOST_MIB))
+            return replace(part, compute=min(part.compute + amount, MOST_MIB))
 
 
 def _sum(one: Part | None, other: Part) -> Part:
@@ -150,34 +181,46 @@ def _most(one: Part | None, other: Part) -> Part:
 # ---- other software's annotations
 
 
+_OTHERS = {  # names by which pods ask that software; HAMi's count of cards has our name
+    "gpushare": ("aliyun.com/gpu-mem",),
+    "hami": ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"),
+}
+
+
 def _told(
-    each: DeviceClass, asks: Sequence[DeviceAsk], annotations: Annotations
-) -> tuple[str, list[Part] | Unknown] | None:
-    """What the node's own software says that the pod holds of the class, if it says anything."""
+    each: DeviceClass,
+    asks: Sequence[DeviceAsk],
+    annotations: Annotations,
+    resources: Collection[str],
+    vendors: Vendors,
+) -> tuple[list[DeviceAsk], list[Part] | Unknown] | None:
+    """Which requests the node's own software has served, and with what, if it says anything."""
+    ours = [ask for ask in asks if ask.device_class == each.name]
     for dialect in each.dialects:
-        read, unit_mib = {
-            "alnair": (dialects.alnair_pod, MIB_PER_GIB),
-            "hami": (dialects.hami_pod, 1),
-            "gpushare": (dialects.gpushare_pod, each.gpushare_unit_mib),
-        }[dialect]
-        found = read(annotations)
-        if found is None:
+        if dialect == "alnair":
+            theirs = [ask for ask in ours if vendors.resources[ask.resource][1].dialect == dialect]
+            found = dialects.alnair_pod(annotations) if theirs else None
+        elif ASSIGNMENT in annotations:  # we have bound it, so they have not
             continue
-        if isinstance(found, Unknown):
-            return each.name, found
-        compute = sum(
-            ask.amount
-            for ask in asks
-            if ask.device_class == each.name and ask.kind == "compute" and ask.phase != "init"
-        )
-        parts = [
-            Part(
-                each.name,
-                f"#{device.index}" if dialect == "gpushare" else device.id,
-                min(device.amount * unit_mib, MOST_MIB),
-                min(compute, FULL_COMPUTE) if i == 0 else 0,
-            )
-            for i, device in enumerate(found)
-        ]
-        return each.name, parts
+        else:
+            wholes = [ask for ask in ours if ask.kind == "whole"] if dialect == "hami" else []
+            asked = wholes or any(name in resources for name in _OTHERS[dialect])
+            read = dialects.hami_pod if dialect == "hami" else dialects.gpushare_pod
+            theirs, found = wholes, read(annotations) if asked else None
+        if found is not None:
+            return theirs, found if isinstance(found, Unknown) else _parts(each, theirs, found)
     return None
+
+
+def _parts(each: DeviceClass, asks: Sequence[DeviceAsk], found: Sequence[Given]) -> list[Part]:
+    asked = sum(ask.amount for ask in asks if ask.kind == "compute" and ask.phase != "init")
+    unit_mib = {GIB: MIB_PER_GIB, MIB: 1, NODES_OWN: each.gpushare_unit_mib}
+    return [
+        Part(
+            each.name,
+            given.id,
+            min(given.amount * unit_mib[given.unit], MOST_MIB),
+            min(given.compute or (asked if i == 0 else 0), MOST_MIB),
+        )
+        for i, given in enumerate(found)
+    ]

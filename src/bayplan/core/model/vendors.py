@@ -18,6 +18,7 @@ FULL_COMPUTE = 100  # percent of a device
 
 ResourceName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9][-\w.]*$")]
 ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")]
+AnnotationKey = Annotated[str, Meta(pattern=r"^([a-z0-9][-a-z0-9.]*/)?([A-Za-z0-9][-\w.]{0,62})?$")]
 Variable = Annotated[str, Meta(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")]
 
 
@@ -32,7 +33,8 @@ class Resource(Struct, frozen=True, rename="camel"):
     kind: Kind = "whole"
     unit_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = 1  # of memory
     published: bool = False
-    timestamp: str = ""  # an annotation that is written with a bind: its time in nanoseconds
+    dialect: Dialect | None = None  # the node's own software serves it, and says what it gave
+    timestamp: AnnotationKey = ""  # written with a bind: its time in nanoseconds
 
 
 class DeviceClass(Struct, frozen=True, rename="camel"):
@@ -52,8 +54,10 @@ NVIDIA = DeviceClass(
         Resource("nvidia.com/gpu"),
         Resource("bayplan.dev/gpu-memory-mib", "memory", published=True),
         Resource("bayplan.dev/gpu-compute-percent", "compute", published=True),
-        Resource("alnair/vgpu-memory", "memory", MIB_PER_GIB, timestamp=ALNAIR_BOUND),
-        Resource("alnair/vgpu-compute", "compute", timestamp=ALNAIR_BOUND),
+        Resource(
+            "alnair/vgpu-memory", "memory", MIB_PER_GIB, dialect="alnair", timestamp=ALNAIR_BOUND
+        ),
+        Resource("alnair/vgpu-compute", "compute", dialect="alnair", timestamp=ALNAIR_BOUND),
     ),
     environment="NVIDIA_VISIBLE_DEVICES",
     dialects=("alnair", "hami", "gpushare"),

@@ -47,8 +47,10 @@ from bayplan.core.state.view import View
 UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons
 BITS = 3
 MEMORY_MASK = WHOLE - 1
+FEW_VISITS = 80  # of the search on each of many nodes: two requests on 8 cards
 _CROWD = 4  # holders of a card: more are as bad
 _SAID = frozenset({*FREED, EventKind.NODE_CHANGED})
+_PUBLISHED = frozenset({EventKind.NODE_ADDED, EventKind.NODE_GREW})
 
 
 class DevicesArgs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,10 +100,10 @@ class Devices:
         for want in wanted(ask.row.devices):
             short = "too few free devices" if want.count else "no device with enough room"
             found += [
+                Reason(f"node(s) had {want.device_class} devices that are not known", True, _SAID),
                 Reason(
-                    f"node(s) had pods whose {want.device_class} devices are not known", True, _SAID
+                    f"node(s) did not publish the devices for {want.resources}", False, _PUBLISHED
                 ),
-                Reason(f"node(s) did not publish the devices for {want.resources}", False, _SAID),
                 Reason(f"node(s) had {short} for {want.resources}", True, _SAID),
             ]
         return found
@@ -129,7 +131,8 @@ class Devices:
 
     def _choice(self, want: Wanted, pool: Pool, lines: Lines) -> Choice | None:
         if not is_one_part(want):
-            return choose(want, pool, cards_of(lines, 0, len(pool.devices)), self._policy)
+            cards = cards_of(lines.cells[0], lines.room[0], len(pool.devices))
+            return choose(want, pool, cards, self._policy)
         position, number = shared.best(lines, want.requests[0], self._policy)
         return None if number[0] == shared.REFUSED else Choice(parts=(int(position[0]),))
 
@@ -150,35 +153,39 @@ class Devices:
 
     def _by_pool(self, want: Wanted, view: View, lines: Lines) -> tuple[Mask, Ints]:
         """Pool by pool, where more than one device is wanted. Pools in one state count once."""
-        cells, usable = lines.cells, lines.room >= 0
+        cells, room = lines.cells, lines.room
+        usable = room >= 0
         free = (usable & (cells[:, HOLDERS] == 0)).sum(axis=1)
         fits: Mask = (lines.unknown == 0) & (free >= want.count)
+        if want.requests:
+            fits &= room.max(axis=1) >= max(request.memory for request in want.requests)
         score = np.zeros(len(view), dtype=np.int64)
-        known: dict[tuple[Any, ...], int] = {}
+        known: dict[tuple[Any, ...], int | None] = {}
+        rows = view.row_numbers
         for at in np.flatnonzero(fits).tolist():
-            pool = pool_of(view.cluster, int(view.row_numbers[at]), want.device_class)
+            pool = pool_of(view.cluster, int(rows[at]), want.device_class)
             assert pool is not None
             if not want.requests and is_plain(pool):
                 key: tuple[Any, ...] = (int(free[at]), int(usable[at].sum()), len(pool.devices))
             else:
                 key = (topology(pool), cells[at].tobytes(), usable[at].tobytes())
             if key not in known:
-                known[key] = self._pool_score(want, pool, lines, at)
-            score[at] = known[key]
-        fits &= score >= 0
-        return fits, np.maximum(score, 0)
+                cards = cards_of(cells[at], room[at], len(pool.devices))
+                known[key] = self._pool_score(want, pool, cards)
+            found = known[key]
+            fits[at], score[at] = found is not None, found or 0
+        return fits, score
 
-    def _pool_score(self, want: Wanted, pool: Pool, lines: Lines, at: int) -> int:
-        """What serving it costs the pool, as a score; below 0 where it cannot."""
-        cards = cards_of(lines, at, len(pool.devices))
-        choice = choose(want, pool, cards, self._policy)
+    def _pool_score(self, want: Wanted, pool: Pool, cards: list[Card | None]) -> int | None:
+        """What serving it costs the pool, as a score; None where it cannot."""
+        choice = choose(want, pool, cards, self._policy, FEW_VISITS)
         if choice is None:
-            return -1
+            return None
         scores = []
         if want.count:
             scores.append(whole_score(want, pool, cards, choice, self._policy))
         if want.requests:
-            total = int(lines.cells[at, TOTAL].sum())
+            total = sum(device.memory_mib for device in pool.devices)
             scores.append(parts_score(want, cards, choice, total, self._policy))
         return sum(scores) // len(scores)
 
@@ -193,7 +200,7 @@ def one_part(request: Request, lines: Lines, policy: Policy) -> tuple[Mask, Ints
     fits = (number != shared.REFUSED) & (lines.unknown == 0)
     if policy == "binpack":
         left = ((number & MEMORY_MASK) >> COMPUTE_BITS) - request.memory
-        inner = 49 - 49 * left // lines.largest
+        inner = tightness(left, request.memory)
         np.putmask(inner, number < WHOLE, inner + 50)
         return fits, inner
     cells = lines.cells
@@ -212,12 +219,16 @@ def parts_score(
     band = 100 // (count + 1)
     first, second, _ = choice.part_cost
     if policy == "binpack":
-        most = sum(card.memory for at in set(choice.parts) if (card := cards[at]) is not None)
-        inner = 49 - 49 * min(second, most) // max(most, 1)
+        inner = int(tightness(second, sum(request.memory for request in want.requests)))
     else:
         free = sum(card.memory for card in cards if card is not None)
         inner = int(spread_inner(min(second // count, _CROWD), free, total))
-    return band * (count - min(first, count)) + (band - 1) * inner // 49
+    return band * (count - min(first, count)) + max(band - 1, 0) * inner // 49
+
+
+def tightness(left: Any, asked: int) -> Any:
+    """0 to 49: the less is left over, the better; nothing is 49."""
+    return 49 - 49 * left // (left + max(asked, 1))
 
 
 def spread_inner(holders: Any, free: Any, total: Any) -> Any:
@@ -233,8 +244,8 @@ def whole_score(
     best = whole.choose(topology(pool), tuple(range(len(pool.devices))), want.count)
     assert best is not None
     joined = 99 * best.cost[0] // nodes
-    if best.cost[1]:
-        joined = joined * links // best.cost[1]
+    if best.cost[1]:  # more NUMA nodes can have more links, and are worse all the same
+        joined = min(joined * links // best.cost[1], joined)
     usable = sum(card is not None for card in cards)
     left = sum(card is not None and not card.holders for card in cards) - want.count
     full = 99 * (usable - left) // usable
@@ -247,12 +258,11 @@ def pool_of(cluster: Cluster, row: int, device_class: str) -> Pool | None:
     return next((pool for pool in pools if pool.device_class == device_class), None)
 
 
-def cards_of(lines: Lines, at: int, count: int) -> list[Card | None]:
+def cards_of(cells: Ints, room: Ints, count: int) -> list[Card | None]:
     """The devices of one line."""
-    states = lines.cells[at, :TOTAL, :count].T.tolist()
     return [
-        Card(*state) if room >= 0 else None
-        for state, room in zip(states, lines.room[at, :count].tolist(), strict=True)
+        Card(*state) if left >= 0 else None
+        for state, left in zip(cells[:TOTAL, :count].T.tolist(), room[:count].tolist(), strict=True)
     ]
 
 

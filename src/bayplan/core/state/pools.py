@@ -21,7 +21,7 @@ from bayplan.core.state.arrays import Ints, Rows
 NARROWEST = 8
 
 
-NO_POOL = -1  # in `unknown`
+NO_POOL, UNREADABLE = -1, 1 << 40  # in `unknown`; the second is more than there can be pods
 MEMORY, COMPUTE, HOLDERS, TOTAL = range(4)  # the planes of a table
 # The models' orders of cards as one number each, so that a search is one look for the smallest:
 # packing: whole cards last, then what memory and what compute is left; spreading: cards with one
@@ -40,8 +40,7 @@ class Table:
         self.room: Ints = np.full((rows, width), -1, dtype=np.int64)
         self.packing: Ints = np.zeros((rows, width), dtype=np.int64)
         self.spreading: Ints = np.zeros((rows, width), dtype=np.int64)
-        self.largest: Ints = np.ones(rows, dtype=np.int64)  # MiB of the pool's largest device
-        # pods that hold something that cannot be said, or NO_POOL
+        # pods that hold something that cannot be said, and UNREADABLE; or NO_POOL
         self.unknown: Ints = np.full(rows, NO_POOL, dtype=np.int64)
         self.positions: list[dict[str, int]] = [{} for _ in range(rows)]  # by id and "#index"
         self.usable: list[tuple[bool, ...]] = [()] * rows
@@ -64,10 +63,9 @@ class Table:
         clear = Table(1, self.room.shape[1])
         for name in ARRAYS:
             getattr(self, name)[row] = getattr(clear, name)[0]
-        self.unknown[row] = NO_POOL if pool is None else 0
+        self.unknown[row] = NO_POOL if pool is None else UNREADABLE if pool.unknown else 0
         self.usable[row] = tuple(device.healthy for device in devices)
         self.positions[row] = {device.id: at for at, device in enumerate(devices)}
-        self.largest[row] = max((1, *(device.memory_mib for device in devices)))
         for at, device in enumerate(devices):
             self.positions[row].setdefault(f"#{device.index}", at)
             self.cells[row, :, at] = device.memory_mib, FULL_COMPUTE, 0, device.memory_mib
@@ -109,7 +107,7 @@ class Table:
             setattr(self, name, new)
 
 
-ARRAYS = ("cells", "room", "packing", "spreading", "largest", "unknown")
+ARRAYS = ("cells", "room", "packing", "spreading", "unknown")
 
 
 class Lines:
@@ -136,10 +134,6 @@ class Lines:
     @property
     def spreading(self) -> Ints:  # lines × devices
         return self._take(self._table.spreading)
-
-    @property
-    def largest(self) -> Ints:  # per line
-        return self._take(self._table.largest)
 
     @property
     def unknown(self) -> Ints:  # per line
