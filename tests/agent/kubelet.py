@@ -79,6 +79,12 @@ class StandInKubelet:
         await self.stop()
         await self.start()
 
+    async def hang_up(self, resource: str) -> None:
+        """As it does to a plugin when an older one of the same resource ends."""
+        async with self._changed:
+            self.devices.pop(resource)
+        await self._endpoints.pop(resource).close()
+
     async def until(self, is_so: Callable[[], bool]) -> None:
         async with self._changed:
             await self._changed.wait_for(is_so)

@@ -29,6 +29,7 @@ from bayplan.kube.clock import RealClock
 from bayplan.kube.reflector import Reflector, Watched
 from bayplan.kube.transport import MERGE_PATCH
 from bayplan.local.api import Api
+from bayplan.local.faults import Faults
 from bayplan.local.transport import DirectTransport
 from tests.agent.kubelet import StandInKubelet
 
@@ -90,7 +91,9 @@ class Rig:
         clock = RealClock()
         self.folder, self.vendors = folder, vendors
         self.api = Api(clock, random.Random(1))
-        self.client = Client(DirectTransport(self.api, clock), clock, random.Random(2))
+        self.faults = Faults()
+        transport = DirectTransport(self.api, clock, self.faults)
+        self.client = Client(transport, clock, random.Random(2))
         self.kubelet = StandInKubelet(folder)
         self.settings = Settings(
             NODE,
@@ -116,6 +119,17 @@ class Rig:
             with suppress(asyncio.CancelledError):
                 await self._agent_task
             self._agent_task = None
+
+    @asynccontextmanager
+    async def another_agent(self) -> AsyncIterator[None]:
+        """Beside the first, on the same node; `agent` is this one for the time."""
+        first = self.agent, self._agent_task
+        await self.start_agent()
+        try:
+            yield
+        finally:
+            await self.stop_agent()
+            self.agent, self._agent_task = first
 
     async def ask(self, method: str, path: str, body: Any = None) -> Json:
         kind = MERGE_PATCH if method == "PATCH" else "application/json"

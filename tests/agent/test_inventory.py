@@ -14,7 +14,13 @@ from bayplan.agent.config import BadConfig, load_vendors
 from bayplan.agent.inventory import BadInventory, FileSource, ListedSource
 from bayplan.agent.nvml import NvmlSource, ask
 from bayplan.cli.main import main
-from bayplan.core.model.devices import Device, Devices, Inventory, write_inventory
+from bayplan.core.model.devices import (
+    Device,
+    Devices,
+    Inventory,
+    read_inventory,
+    write_inventory,
+)
 from bayplan.core.model.vendors import Vendors
 
 VENDORS = Vendors()
@@ -60,6 +66,8 @@ def test_a_file_in_yaml_or_json(tmp_path: Path) -> None:
         ("classes: {amd: {devices: []}}", "no device class amd; there are: nvidia"),
         ("{v: 2, classes: {}}", "version 2"),
         ("\x00", "not valid YAML"),
+        ('classes: {nvidia: {devices: [{id: "\\ud800", index: 0}]}}', "surrogates not allowed"),
+        ("classes: {nvidia: {devices: [{id: a, index: 99999999999999999999}]}}", "<= 65535"),
         ("classes: {1: {devices: []}}", "no device class 1"),
         (f"classes: {{nvidia: {{devices: [{{id: a, index: 0, model: {'x' * 70000}}}]}}}}", "bytes"),
     ],
@@ -96,6 +104,8 @@ def test_a_bad_flag(flag: str) -> None:
         ListedSource([flag], VENDORS)
     with pytest.raises(BadInventory, match="more than 256"):
         ListedSource(["nvidia=257"], VENDORS)
+    with pytest.raises(BadInventory, match="a flag for class nvidia already"):
+        ListedSource(["nvidia=1", "nvidia=2"], VENDORS)
 
 
 # ---- the configuration and the command
@@ -287,6 +297,10 @@ class Script:
     def says(self, text: str, status: int = 0) -> None:
         self._file.write_text(f"import sys\nprint({text!r})\nsys.exit({status})")
 
+    def warns(self, text: str) -> None:
+        print = f"\nimport sys\nsys.stderr.write({text + chr(10)!r})"
+        self._file.write_text(self._file.read_text().replace("import sys", print, 1))
+
     def finds(self, *cards: int) -> None:
         devices = Devices(tuple(Device(f"GPU-{i}", i, 1000) for i in cards))
         self.says(write_inventory(Inventory({"nvidia": devices})))
@@ -322,7 +336,75 @@ def test_a_driver_that_goes_away_leaves_unhealthy_cards(tmp_path: Path) -> None:
     script.finds(0)
     assert script.health() == {"GPU-0": True}
     script.says("NVML: Driver Not Loaded", 1)
+    with pytest.raises(BadInventory, match=r"Not Loaded$"):  # once may be chance
+        script.source.discover()
     assert script.health() == {"GPU-0": False}
+    script.finds(0)
+    assert script.health() == {"GPU-0": True}
+
+
+def test_cards_that_the_driver_counts_anew_keep_their_indexes(tmp_path: Path) -> None:
+    script = Script(tmp_path)
+    script.finds(0, 1, 2)
+    script.health()
+    left = Devices((Device("GPU-0", 0, 1000), Device("GPU-2", 1, 1000)))
+    script.says(write_inventory(Inventory({"nvidia": left})))
+
+    found = script.source.discover()
+
+    assert read_inventory(write_inventory(found)) == found
+    assert [(card.id, card.healthy) for card in found.classes["nvidia"].devices] == [
+        ("GPU-0", True),
+        ("GPU-1", False),
+        ("GPU-2", True),
+    ]
+
+
+def test_garbage_in_the_place_of_cards() -> None:
+    def said(text: str) -> Inventory:
+        write = f"import sys; sys.stdout.buffer.write({text})"
+        return NvmlSource((sys.executable, "-c", write)).discover()
+
+    with pytest.raises(BadInventory, match="NVML: "):
+        said("bytes([0xff, 0xfe])")
+    assert said("""b'{"v": 1, "classes": {}}'""") == Inventory({"nvidia": Devices(())})
+
+
+def test_what_stays_wrong_with_a_card_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script(tmp_path)
+    script.finds(0)
+    script.warns("NVML: GPU-0 is unhealthy: why")
+    for _ in range(3):
+        script.health()
+    assert caplog.messages == ["NVML: GPU-0 is unhealthy: why"]
+
+
+def test_one_question_that_hangs_in_the_driver_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process inside the driver cannot be killed; each would stay for good."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    mark = f"import os, pathlib; pathlib.Path({str(marks)!r}, str(os.getpid())).touch(); "
+    hangs = NvmlSource((sys.executable, "-c", f"{mark}import signal; signal.pause()"), 0.5)
+    started: list[subprocess.Popen[str]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda self: started.append(self))
+
+    with pytest.raises(BadInventory, match="no answer"):
+        hangs.discover()
+    for _ in range(3):
+        with pytest.raises(BadInventory, match="still hangs in the driver"):
+            hangs.discover()
+
+    assert len(started) == len(list(marks.iterdir())) == 1
+    started[0].terminate()
+    started[0].wait()
+    with pytest.raises(BadInventory, match="no answer"):
+        hangs.discover()
+    started[1].terminate()
+    started[1].wait()
 
 
 def test_a_driver_that_hangs_is_not_waited_for() -> None:

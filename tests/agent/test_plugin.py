@@ -1,5 +1,7 @@
 """The device plugin against a stand-in kubelet (no kubelet runs here) and the embedded API."""
 
+import asyncio
+import contextlib
 import json
 import socket
 from pathlib import Path
@@ -7,10 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from bayplan.agent import wire
 from bayplan.agent.inventory import FileSource
-from bayplan.agent.pods import PodsHere
-from bayplan.core.model.devices import ASSIGNMENT
+from bayplan.agent.pods import Pod, PodsHere
+from bayplan.core.model.devices import ASSIGNMENT, Assignment, Held, HeldDevice, write_assignment
 from bayplan.core.model.vendors import NVIDIA, Resource, Vendors
+from bayplan.kube.client import NODES
+from bayplan.local.faults import Chances
 from tests.agent.kubelet import Refused
 from tests.agent.rig import GPU, NODE, given, running
 
@@ -71,6 +76,91 @@ async def test_it_registers_again_when_only_its_socket_is_gone(folder: Path) -> 
         assert len({asked.endpoint for asked in rig.kubelet.registered}) == 2
 
 
+async def test_it_registers_again_when_the_kubelet_hangs_up(folder: Path) -> None:
+    """It does so to the newest plugin of a resource when an older one ends."""
+    async with running(folder) as rig:
+        await rig.kubelet.has(GPU, **ALL)
+        for _ in range(2):
+            await rig.kubelet.hang_up(GPU)
+            await rig.until(lambda: not rig.agent.is_ready)
+            await rig.kubelet.has(GPU, **ALL)
+        await rig.until(lambda: rig.agent.is_ready)
+        assert rig.agent.counts.registrations == 3
+
+
+async def test_it_comes_anew_when_the_node_offers_none_of_its_devices(folder: Path) -> None:
+    """As after another plugin of the same resource has come and gone: the kubelet still listens."""
+
+    async def status_says(count: str) -> None:
+        amounts = {"status": {"allocatable": {GPU: count}}}
+        await rig.ask("PATCH", NODES.path(name=NODE, sub="status"), amounts)
+
+    async with running(folder) as rig:
+        await rig.kubelet.has(GPU, **ALL)
+        await status_says("4")
+        await rig.until(lambda: rig.agent.is_ready)
+        await status_says("0")
+        await rig.until(lambda: not rig.agent.is_ready)
+        await rig.until(lambda: rig.agent.counts.registrations == 2)
+        await status_says("4")
+        await rig.until(lambda: rig.agent.is_ready)
+        assert len({asked.endpoint for asked in rig.kubelet.registered}) == 2
+
+
+async def test_two_agents_by_mistake_do_not_take_each_others_socket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 1)  # as in every container
+    async with running(folder) as rig:
+        await rig.kubelet.has(GPU, **ALL)
+        first = rig.agent
+        async with rig.another_agent():
+            await rig.until(lambda: rig.agent is not first and rig.agent.is_ready)
+            one, other = (rig.kubelet.plugins / each.endpoint for each in rig.kubelet.registered)
+            assert one.exists()
+            assert other.exists()
+        assert one.exists()
+        assert not other.exists()
+
+
+async def test_it_waits_for_the_kubelets_folder(folder: Path) -> None:
+    async with running(folder) as rig:
+        await rig.stop_agent()
+        await rig.kubelet.stop()
+        (folder / "plugins").rename(folder / "away")
+        await rig.start_agent()
+        await rig.until(lambda: rig.agent.counts.troubles >= 2)  # its account is not there either
+        (folder / "away").rename(folder / "plugins")
+        await rig.kubelet.start()
+        await rig.kubelet.has(GPU, **ALL)
+
+
+async def test_what_the_kubelet_has_asked_is_answered_before_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: PodsHere) -> list[Pod]:
+        asked.set()
+        await ended.wait()
+        return []
+
+    async with running(folder) as rig:
+        await rig.kubelet.has(GPU, **ALL)
+        await rig.until(lambda: rig.agent.is_ready)
+        monkeypatch.setattr(PodsHere, "read_now", slow)
+        wish = wire.Wishes((wire.Wish(("nvidia-0", "nvidia-1"), (), 1),))
+        answer = asyncio.create_task(
+            rig.kubelet._call(GPU, "GetPreferredAllocation", wish, wire.IdsPerContainer)
+        )
+        await asked.wait()
+        stopping = asyncio.create_task(rig.stop_agent())
+        await rig.until(lambda: not rig.agent.is_ready)
+        ended.set()
+        assert (await answer).containers[0].ids == ("nvidia-0",)
+        await stopping
+
+
 async def test_it_waits_for_a_kubelet_that_is_not_there_yet(folder: Path) -> None:
     async with running(folder) as rig:
         await rig.kubelet.has(GPU, **ALL)
@@ -114,6 +204,24 @@ async def test_sockets_that_a_killed_agent_left_are_removed(folder: Path) -> Non
             await rig.kubelet.has(GPU, **ALL)
             assert not left.exists()
             assert alive.exists()
+
+
+async def test_a_socket_whose_queue_is_full_holds_nobody_up(folder: Path) -> None:
+    """As that of an agent that hangs."""
+    async with running(folder) as rig:
+        await rig.stop_agent()
+        path = str(rig.kubelet.plugins / "bayplan-nvidia.com-gpu-3-0.sock")
+        with socket.socket(socket.AF_UNIX) as hangs, contextlib.ExitStack() as queue:
+            hangs.bind(path)
+            hangs.listen(0)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    waits = queue.enter_context(socket.socket(socket.AF_UNIX))
+                    waits.setblocking(False)
+                    waits.connect(path)
+            rig.kubelet.devices.clear()
+            await rig.start_agent()
+            await rig.kubelet.has(GPU, **ALL)
 
 
 async def test_a_change_of_health_is_streamed(folder: Path) -> None:
@@ -204,6 +312,41 @@ async def test_who_has_no_assignment_does_not_take_what_others_wait_for(folder: 
 
         assert (await rig.kubelet.admit("plain", GPU, 1)).ids == {"nvidia-2"}
         assert (await rig.kubelet.admit("waits", GPU, 2)).ids == {"nvidia-0", "nvidia-1"}
+
+
+async def test_who_has_no_assignment_does_not_take_a_card_that_is_shared(folder: Path) -> None:
+    parts = tuple(
+        Held("main", f"bayplan.dev/gpu-{what}", NODE, (HeldDevice(f"nvidia-{i}", i, 10),))
+        for i, what in enumerate(("memory-mib", "compute-percent"))
+    )
+    async with running(folder) as rig:
+        await rig.kubelet.has(GPU, **ALL)
+        for i, part in enumerate(parts):
+            await rig.add_pod(f"shares-{i}", 0)
+            assignment = write_assignment(Assignment(NODE, (part,)))
+            await rig.bind(f"shares-{i}", {ASSIGNMENT: assignment})
+        await rig.add_pod("plain", 2)
+        await rig.bind("plain")
+        await rig.until(lambda: len(rig.agent.pods.all()) == 3)
+
+        assert (await rig.kubelet.admit("plain", GPU, 2)).ids == {"nvidia-2", "nvidia-3"}
+
+
+async def test_known_pods_are_served_while_the_api_is_away(folder: Path) -> None:
+    async with running(folder) as rig:
+        await rig.kubelet.has(GPU, **ALL)
+        for i in (3, 1):
+            await rig.run_pod(f"p{i}", i)
+        await rig.until(lambda: len(rig.agent.pods.all()) == 2)
+        rig.faults.chances = Chances(refused=1.0)
+
+        await rig.kubelet.admit("p1", GPU, 1, insist="nvidia-2")
+        assert (await rig.kubelet.admit("p3", GPU, 1)).ids == {"nvidia-3"}
+        assert len((await rig.kubelet.admit("unknown", GPU, 1)).ids) == 1
+        await rig.until(lambda: rig.agent.counts.troubles > 0)
+        rig.faults.chances = Chances()
+
+        await rig.until_given(p1="2", p3="3")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,31 @@
 """What a node says about its devices: the annotation, and the amounts in its status."""
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bayplan.agent import publish
 from bayplan.agent.inventory import FileSource
-from bayplan.agent.publish import totals
-from bayplan.core.model.devices import INVENTORY, Device, Devices, Inventory, read_inventory
+from bayplan.agent.publish import Publisher, totals
+from bayplan.core.model.devices import (
+    ASSIGNMENT,
+    INVENTORY,
+    Assignment,
+    Device,
+    Devices,
+    Held,
+    HeldDevice,
+    Inventory,
+    read_inventory,
+    write_assignment,
+)
 from bayplan.core.model.vendors import DeviceClass, Resource, Vendors
 from bayplan.kube.client import NODES
+from bayplan.kube.transport import ApiError
 from tests.agent.rig import NODE, Rig, running
 
 MEMORY, COMPUTE = "bayplan.dev/gpu-memory-mib", "bayplan.dev/gpu-compute-percent"
@@ -100,6 +116,74 @@ async def test_a_node_that_comes_later_is_told_then(folder: Path) -> None:
         await until_amounts(rig, "65536", "400")
 
 
+async def test_a_node_that_is_made_again_is_told_again(folder: Path) -> None:
+    async with running(folder) as rig:
+        await until_amounts(rig, "65536", "400")
+        await rig.ask("DELETE", NODES.path(name=NODE))
+        await rig.until(lambda: not rig.agent.is_ready)
+        await rig.ask("POST", NODES.path(), {"metadata": {"name": NODE}})
+        await until_amounts(rig, "65536", "400")
+        assert INVENTORY in rig.annotations(NODE, "Node")
+
+
+async def test_two_who_disagree_write_ever_less_often(folder: Path) -> None:
+    zero = {MEMORY: "0"}
+    async with running(folder) as rig:
+        await until_amounts(rig, "65536", "400")
+        before, began = rig.agent.counts.published, time.monotonic()
+        for _ in range(4):
+            await rig.ask(
+                "PATCH", NODES.path(name=NODE, sub="status"), {"status": {"capacity": zero}}
+            )
+            await rig.eyes.until(lambda: _shows(rig, "capacity", zero))
+            await until_amounts(rig, "65536", "400")
+        assert rig.agent.counts.published == before + 4
+        assert time.monotonic() - began > 0.1 + 0.2 + 0.4
+
+
+async def test_a_lasting_no_is_not_asked_without_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[float] = []
+
+    async def refused(self: Publisher, sub: str, content: object) -> None:
+        tries.append(time.monotonic())
+        raise ApiError(403, "Forbidden", "no")
+
+    monkeypatch.setattr(Publisher, "_patch", refused)
+    async with running(folder) as rig:
+        await rig.until(lambda: len(tries) == 4)
+        assert tries[3] - tries[0] > 0.1 + 0.2 + 0.4
+        assert rig.agent.counts.troubles == 1
+        assert not rig.agent.is_ready
+
+
+async def test_what_pods_hold_of_sick_cards_stays_until_they_go(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet that restarts ends a running pod for whose request there is not enough."""
+    monkeypatch.setattr(publish, "LOOK_S", 0.05)
+    file = folder / "inventory.json"
+    card = {"id": "a", "index": 0, "memoryMib": 1000}
+
+    def says(**more: Any) -> None:
+        file.write_text(json.dumps({"classes": {"nvidia": {"devices": [card | more]}}}))
+
+    says()
+    async with running(folder, FileSource(file, Vendors())) as rig:
+        part = Held("main", MEMORY, NODE, (HeldDevice("a", 0, 600),))
+        await rig.add_pod("p", 0)
+        await rig.bind("p", {ASSIGNMENT: write_assignment(Assignment(NODE, (part,)))})
+        await until_amounts(rig, "1k", "100")
+        says(healthy=False)
+        await until_amounts(rig, "600", "0")
+        file.write_text("{}")
+        await rig.eyes.until(lambda: '"devices":[]' in rig.annotations(NODE, "Node")[INVENTORY])
+        await until_amounts(rig, "600", "0")
+        await rig.delete("p")
+        await until_amounts(rig, "0", "0")
+
+
 def test_only_healthy_devices_count_and_memory_is_in_the_unit() -> None:
     resources = (
         Resource("x/gib", "memory", unit_mib=1024, published=True),
@@ -113,3 +197,18 @@ def test_only_healthy_devices_count_and_memory_is_in_the_unit() -> None:
     found = totals(Inventory({"x": devices}), Vendors((DeviceClass("x", resources),)))
 
     assert found == {"x/gib": 5, "x/percent": 200}
+
+
+def test_what_is_left_beside_all_requests_is_left_on_healthy_cards() -> None:
+    gib = Resource("x/gib", "memory", unit_mib=1024, published=True)
+    devices = Devices((Device("well", 0, 8192), Device("sick", 1, 8192, healthy=False)))
+    held = [
+        Held("main", "x/gib", NODE, (HeldDevice("well", 0, 3),)),
+        Held("main", "x/gib", NODE, (HeldDevice("sick", 1, 5),)),
+        Held("main", "x/gib", NODE, (HeldDevice("gone", 2, 2),)),
+        Held("main", "x/other", NODE, (HeldDevice("sick", 1, 100),)),
+    ]
+
+    found = totals(Inventory({"x": devices}), Vendors((DeviceClass("x", (gib,)),)), held)
+
+    assert found["x/gib"] - (3 + 5 + 2) == 8 - 3

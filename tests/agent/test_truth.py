@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from msgspec.structs import replace
 
@@ -20,10 +22,12 @@ from bayplan.core.model.devices import (
     Held,
     HeldDevice,
     read_assignment,
+    write_assignment,
 )
 from bayplan.core.model.vendors import Vendors
-from bayplan.kube.client import PODS
-from tests.agent.rig import GPU, NODE, given, running
+from bayplan.kube.client import PODS, Client
+from bayplan.kube.transport import ApiError
+from tests.agent.rig import GPU, NODE, entry, given, running
 
 MEMORY = Held("main", "bayplan.dev/gpu-memory-mib", NODE, (HeldDevice("nvidia-0", 0, 512),))
 FOUR = Devices(tuple(Device(f"nvidia-{i}", i) for i in range(4)))
@@ -59,7 +63,7 @@ async def test_a_pod_that_still_waits_gets_what_the_other_was_given(folder: Path
         await rig.kubelet.admit("a", GPU, 2, insist="nvidia-2,nvidia-3")
 
         await rig.until_given(a="2,3", b="0,1")  # before the kubelet has come to b
-        await rig.until(lambda: rig.agent.pods.all()[1].annotations == given(0, 1))
+        await rig.until(lambda: rig.agent.pods.all()[1].entries(NODE) == (entry(0, 1),))
         assert (await rig.kubelet.admit("b", GPU, 2)).ids == {"nvidia-0", "nvidia-1"}
 
 
@@ -176,6 +180,72 @@ async def test_a_kubelet_that_gives_no_account_is_asked_again(folder: Path) -> N
         await rig.until_given(a="1")
 
 
+async def test_a_no_to_one_pod_is_none_to_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+    request = Client.request
+
+    async def refusing(self: Client, method: str, path: str, **more: Any) -> bytes:
+        if method == "PATCH" and path.endswith("/pods/a"):
+            tries.append(path)
+            raise ApiError(403, "Forbidden", "a policy does not want it")
+        return await request(self, method, path, **more)
+
+    monkeypatch.setattr(Client, "request", refusing)
+    async with running(folder) as rig:
+        await rig.kubelet.until(lambda: GPU in rig.kubelet.devices)
+        await rig.run_pod("a", 0)
+        await rig.run_pod("b", 1)
+        await rig.kubelet.admit("a", GPU, 1, insist="nvidia-2")
+        await rig.kubelet.admit("b", GPU, 1, insist="nvidia-3")
+
+        await rig.until_given(b="3")
+        lists = rig.kubelet.lists
+        await rig.kubelet.until(lambda: rig.kubelet.lists >= lists + 3)
+        assert len(tries) == 1  # the next after a while
+        assert rig.agent.counts.troubles == 1
+
+
+async def test_an_account_that_cannot_be_read_ends_nothing(folder: Path) -> None:
+    async def garbage(asked: bytes, context: Any) -> bytes:
+        return bytes([0xFF])
+
+    async with running(folder) as rig:
+        await rig.kubelet.until(lambda: GPU in rig.kubelet.devices)
+        await rig.run_pod("a", 0)
+        await rig.kubelet.stop()
+        other = grpc.aio.server()
+        handlers: Any = {"List": grpc.unary_unary_rpc_method_handler(garbage)}
+        service = grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers)
+        other.add_generic_rpc_handlers((service,))
+        other.add_insecure_port(f"unix:{rig.kubelet.pod_resources}")
+        await other.start()
+        await rig.until(lambda: rig.agent.counts.troubles > 0)
+        await other.stop(None)
+
+        rig.kubelet.held = account(a={"main": (1,)})
+        await rig.kubelet.start()
+        await rig.until_given(a="1")
+
+
+async def test_pods_without_devices_are_not_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    is_here = Reconciler._is_here
+
+    async def noted(self: Reconciler, key: tuple[str, str]) -> bool:
+        asked.append(key[1])
+        return await is_here(self, key)
+
+    monkeypatch.setattr(Reconciler, "_is_here", noted)
+    async with running(folder) as rig:
+        rig.kubelet.held = account(holds={"main": (1,)}) | {("default", "plain"): {}}
+        await rig.until(lambda: rig.agent.counts.drift == 1)
+        assert set(asked) == {"holds"}
+
+
 # ---- pure
 
 
@@ -229,6 +299,17 @@ def test_init_containers_are_read_from_the_status() -> None:
 
     assert correction.annotations[f"{IDS}/init"] == "nvidia-1"
     assert correction.is_new
+
+
+def test_a_pod_whose_init_container_alone_has_devices() -> None:
+    told = [{"name": GPU, "resources": [{"resourceID": "nvidia-1", "health": "Healthy"}]}]
+    status = {"initContainerStatuses": [{"name": "init", "allocatedResourcesStatus": told}]}
+    given_it = {ASSIGNMENT: write_assignment(Assignment(NODE, (entry(0, container="init"),)))}
+
+    found = compare([pod("a", given_it, status=status)], {("default", "a"): {}}, SERVED)
+
+    assert found.corrections[0].annotations[f"{IDS}/init"] == "nvidia-1"
+    assert compare([pod("a", given_it, status=status)], {}, SERVED).corrections == []
 
 
 def test_what_is_right_is_left_alone() -> None:

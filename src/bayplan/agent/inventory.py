@@ -56,7 +56,7 @@ class FileSource:
         written = {"v": VERSION, "classes": {}} | content
         try:
             found = read_inventory(msgspec.json.encode(written).decode())
-        except (TypeError, msgspec.MsgspecError) as error:
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise BadInventory(f"{self._path}: {error}") from None
         if isinstance(found, Unknown):
             raise BadInventory(f"{self._path}: {found.why}")
@@ -69,7 +69,13 @@ class ListedSource:
     """What the command line says: `nvidia=4x16384MiB` is four devices of that much memory."""
 
     def __init__(self, flags: Iterable[str], vendors: Vendors) -> None:
-        self._inventory = Inventory(dict(_listed(flag, vendors) for flag in flags))
+        classes: dict[str, Devices] = {}
+        for flag in flags:
+            name, devices = _listed(flag, vendors)
+            if name in classes:
+                raise BadInventory(f"--devices {flag}: there is a flag for class {name} already")
+            classes[name] = devices
+        self._inventory = Inventory(classes)
 
     def discover(self) -> Inventory:
         return self._inventory

@@ -10,7 +10,6 @@ memory. How well two cards are joined: the number of active NVLinks between them
 through switches, above every kind of PCIe path; below that the nearest bridge that they share.
 """
 
-import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from bayplan.agent.counts import Told
 from bayplan.agent.inventory import BadInventory, Source
 from bayplan.core.model.devices import (
     Device,
@@ -32,10 +32,9 @@ from bayplan.core.model.devices import (
     write_inventory,
 )
 
-log = logging.getLogger("bayplan")
-
 NAME = "nvidia"
 BYTES_PER_MIB = 1 << 20
+FAILURES = 2  # in a row, until cards count as unhealthy: a busy machine may be slow once
 ANSWER_S = 8.0  # what NVML may take, and less than a pod is given to end; usual is half a second
 COMMAND = (sys.executable, "-m", "bayplan.agent.nvml")
 PCI = Path("/sys/bus/pci/devices")
@@ -54,40 +53,52 @@ class NvmlSource:
     def __init__(self, command: Sequence[str] = COMMAND, answer_s: float = ANSWER_S) -> None:
         self._command, self._answer_s = command, answer_s
         self._last = Devices(())
+        self._stuck: Popen[str] | None = None
+        self._failures = 0  # in a row
+        self._told = Told()
 
     def discover(self) -> Inventory:
         try:
-            found = self._ask()
+            found, warnings = self._ask()
+            self._failures = 0
         except BadInventory as error:
             if not self._last.devices:
                 raise BadInventory(f"{error}; {ELSE}") from None
-            log.warning("%s; every card counts as unhealthy", error)
-            found = Devices(())
+            self._failures += 1
+            if self._failures < FAILURES:
+                raise
+            found, warnings = Devices(()), [f"{error}; every card counts as unhealthy"]
+        self._told.new((words, words) for words in warnings)
         self._last = _with_the_lost(found, self._last)
         return Inventory({NAME: self._last})
 
-    def _ask(self) -> Devices:
+    def _ask(self) -> tuple[Devices, list[str]]:
+        """The cards, and what there is to say about them."""
+        if self._stuck is not None and self._stuck.poll() is None:  # one is enough
+            raise BadInventory("NVML: an earlier question still hangs in the driver")
         try:
-            asked = Popen(self._command, stdout=PIPE, stderr=PIPE, text=True)
+            asked = Popen(
+                self._command, stdout=PIPE, stderr=PIPE, encoding="utf-8", errors="replace"
+            )
         except OSError as error:
             raise BadInventory(f"NVML: {error}") from None
         try:
             said, warned = asked.communicate(timeout=self._answer_s)
         except TimeoutExpired:
+            self._stuck = asked
             asked.kill()
             with suppress(TimeoutExpired):  # inside the driver it cannot even be killed
                 asked.wait(1.0)
             for pipe in filter(None, (asked.stdout, asked.stderr)):
                 pipe.close()
             raise BadInventory(f"NVML: no answer within {self._answer_s:g} s") from None
-        for line in warned.splitlines():
-            log.warning("%s", line)
         if asked.returncode != 0:
-            raise BadInventory(said.strip() or f"NVML: status {asked.returncode}")
+            said = (said.strip() or warned.strip()).rpartition("\n")[2]
+            raise BadInventory(said or f"NVML: status {asked.returncode}")
         inventory = read_inventory(said)
         if isinstance(inventory, Unknown):
             raise BadInventory(f"NVML: {inventory.why}")
-        return inventory.classes[NAME]
+        return inventory.classes.get(NAME, Devices(())), warned.splitlines()
 
 
 def _with_the_lost(found: Devices, last: Devices) -> Devices:
@@ -95,7 +106,10 @@ def _with_the_lost(found: Devices, last: Devices) -> Devices:
     before = {device.id: device for device in last.devices}
     if not before.keys() - now.keys():
         return found
-    kept = tuple(now.get(id) or replace(device, healthy=False) for id, device in before.items())
+    kept = tuple(  # under their indexes, though the driver may have counted anew
+        replace(now.get(id, device), index=device.index, healthy=id in now and now[id].healthy)
+        for id, device in before.items()
+    )
     new = tuple(device for id, device in now.items() if id not in before)
     indexes = {device.index for device in kept}
     if any(device.index in indexes for device in new):  # others have come into their place

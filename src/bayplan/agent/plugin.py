@@ -7,6 +7,7 @@ can, and then Allocate answers for exactly the ones that it names.
 import logging
 from asyncio import Event
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -31,7 +32,7 @@ class Chooser(Protocol):
         """The devices of the pod that is most likely asked for; None: of no pod that is known."""
 
     def promised(self, resource: str) -> frozenset[str]:
-        """Devices that pods wait for."""
+        """Devices that pods were given, as wholes or in part."""
 
     def allocated(self, resource: str, ids: frozenset[str]) -> None: ...
 
@@ -41,24 +42,44 @@ class Plugin:
         self, resource: str, device_class: DeviceClass, chooser: Chooser, counts: Counts
     ) -> None:
         self.resource, self._class = resource, device_class
-        self._chooser, self._counts = chooser, counts
+        self._chooser, self.counts = chooser, counts
         self._devices: dict[str, Device] = {}
         self._changed = Event()
+        self._watches = 0
+        self._period = 0  # of a server; its watches end with it
 
     def show(self, devices: Devices) -> None:
         """From now on these are the devices."""
         found = {device.id: device for device in devices.devices}
         if found != self._devices:
             self._devices = found
-            self._changed.set()
-            self._changed = Event()
+            self._wake()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a kubelet hears of the devices."""
+        return self._watches > 0
+
+    @property
+    def has_healthy(self) -> bool:
+        return any(device.healthy for device in self._devices.values())
+
+    def hang_up(self) -> None:
+        """Ends the watches, so that a server that stops need only wait for real questions."""
+        self._period += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = Event()
 
     def handler(self) -> grpc.GenericRpcHandler:
+        """For a server, until `hang_up`."""
         return grpc.method_handlers_generic_handler(
             wire.PLUGIN,
             {
                 "GetDevicePluginOptions": wire.unary(self.options, wire.Empty),
-                "ListAndWatch": wire.streaming(self.watch, wire.Empty),
+                "ListAndWatch": wire.streaming(partial(self.watch, self._period), wire.Empty),
                 "GetPreferredAllocation": wire.unary(self.prefer, wire.Wishes),
                 "Allocate": wire.unary(self.allocate, wire.IdsPerContainer),
                 "PreStartContainer": wire.unary(self.pre_start, wire.Ids),
@@ -72,13 +93,17 @@ class Plugin:
         return wire.Empty()
 
     async def watch(
-        self, asked: wire.Empty, context: "Context[Any, Any]"
+        self, period: int, asked: wire.Empty, context: "Context[Any, Any]"
     ) -> AsyncIterator[wire.DeviceList]:
         """The devices, and all of them again whenever one has changed."""
-        while True:
-            changed = self._changed
-            yield wire.DeviceList(tuple(map(_shown, self._devices.values())))
-            await changed.wait()
+        self._watches += 1
+        try:
+            while period == self._period:
+                changed = self._changed
+                yield wire.DeviceList(tuple(map(_shown, self._devices.values())))
+                await changed.wait()
+        finally:
+            self._watches -= 1
 
     async def prefer(
         self, asked: wire.Wishes, context: "Context[Any, Any]"
@@ -97,7 +122,7 @@ class Plugin:
         return self._ordered(ids)
 
     def _any(self, wanted: Wanted) -> frozenset[str]:
-        """Nobody is known to wait: rather those that nobody waits for."""
+        """Nobody is known to wait: rather those that nobody was given."""
         promised = self._chooser.promised(self.resource)
         free = sorted(
             wanted.available - wanted.must_include,
@@ -112,7 +137,7 @@ class Plugin:
             await self._must_have(container.ids, context)
         answers = tuple(self._answer(frozenset(container.ids)) for container in asked.containers)
         for container in asked.containers:
-            self._counts.allocations += 1
+            self.counts.allocations += 1
             log.info("%s: the kubelet took %s", self.resource, ", ".join(container.ids))
             self._chooser.allocated(self.resource, frozenset(container.ids))
         return wire.AllocatedPerContainer(answers)
@@ -132,7 +157,7 @@ class Plugin:
     async def _refuse(
         self, context: "Context[Any, Any]", code: grpc.StatusCode, why: str
     ) -> NoReturn:
-        self._counts.refusals += 1
+        self.counts.refusals += 1
         log.warning("refused to allocate: %s", why)
         await context.abort(code, why)
 

@@ -6,14 +6,14 @@ assignment of the right size is taken for it, and what came of it is read back (
 
 import logging
 from asyncio import Event
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Raw, Struct, field
 
 from bayplan.core.model.devices import (
     ASSIGNMENT,
-    IDS,
+    VERSION,
     Assignment,
     Held,
     Unknown,
@@ -36,8 +36,8 @@ class Pod(Struct, frozen=True):
     version: str
     created: str
     containers: frozenset[str]
-    annotations: dict[str, str]  # those that are ours
     assignment: Assignment | Unknown | None
+    is_newer: bool  # the assignment, than what we understand
     is_waiting: bool  # it has not started yet, and may
     has_ended: bool
     told: dict[Place, frozenset[str]]  # what its status says that its init containers got
@@ -61,26 +61,20 @@ def waiting_for(
     pods: Iterable[Pod], node: str, wanted: Wanted, settled: Settled
 ) -> frozenset[str] | None:
     """The devices of the first pod that waits for as many, all of them to be had."""
-    for ids in waiting(pods, node, wanted.resource, settled):
-        if len(ids) == wanted.size and wanted.must_include <= ids <= wanted.available:
-            return ids
-    return None
-
-
-def waiting(
-    pods: Iterable[Pod], node: str, resource: str, settled: Settled
-) -> Iterable[frozenset[str]]:
-    """What was given and not yet fetched, in the order of the pods."""
     for pod in pods:
         for held in pod.entries(node) if pod.is_waiting else ():
+            ids = frozenset(device.id for device in held.devices)
             if (
-                held.resource == resource
+                held.resource == wanted.resource
                 and held.pool == node
                 and held.container in pod.containers
-                and (pod.uid, (held.container, resource)) not in settled
+                and (pod.uid, (held.container, held.resource)) not in settled
                 and all(device.amount == 1 for device in held.devices)
+                and len(ids) == wanted.size
+                and wanted.must_include <= ids <= wanted.available
             ):
-                yield frozenset(device.id for device in held.devices)
+                return ids
+    return None
 
 
 class PodsHere:
@@ -176,29 +170,34 @@ _decode = msgspec.json.Decoder(_Pod).decode
 def decode_pod(raw: Raw | bytes) -> Pod:
     found = _decode(raw)
     about, status = found.metadata, found.status or _Status()
-    annotations = {
-        name: value
-        for name, value in (about.annotations or {}).items()
-        if name == ASSIGNMENT or name.startswith(f"{IDS}/")
-    }
-    text = annotations.get(ASSIGNMENT)
-    phase = status.phase or "Pending"
+    text = (about.annotations or {}).get(ASSIGNMENT)
+    assignment = None if text is None else read_assignment(text)
+    spec, phase = found.spec, status.phase or "Pending"
     return Pod(
         key=(about.namespace or "", about.name or ""),
         uid=about.uid or "",
         version=about.resource_version or "",
         created=about.creation_timestamp or "",
-        containers=_names((found.spec.containers, found.spec.init_containers)),
-        annotations=annotations,
-        assignment=None if text is None else read_assignment(text),
+        containers=frozenset(
+            each.name for some in (spec.containers, spec.init_containers) for each in some or ()
+        ),
+        assignment=assignment,
+        is_newer=isinstance(assignment, Unknown) and _version(text) > VERSION,
         is_waiting=phase == "Pending" and about.deletion_timestamp is None,
         has_ended=phase in ("Succeeded", "Failed"),
         told=_told(status.init_container_statuses or []),
     )
 
 
-def _names(lists: Collection[list[_Container] | None]) -> frozenset[str]:
-    return frozenset(container.name for some in lists for container in some or ())
+class _Versioned(Struct):
+    v: int
+
+
+def _version(text: str | None) -> int:
+    try:
+        return msgspec.json.decode(text or "", type=_Versioned).v
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return 0
 
 
 def _told(statuses: list[_ContainerStatus]) -> dict[Place, frozenset[str]]:

@@ -1,11 +1,18 @@
 """Tells the cluster which devices this node has: an annotation, and amounts in the node's status.
 
 A watch of the node says what stands there. Whatever is not as it should be is written again; a
-kubelet that starts sets amounts that are not its own to zero.
+kubelet that starts may set amounts that are not its own to zero. After each write there is a pause
+that grows, so that two who disagree do not write without end.
+
+Amounts are what healthy devices have, and what pods still hold of others. So what is left beside
+all requests is what healthy devices have left; and a kubelet that restarts finds room for all pods
+that run, where it would end one for which there is not enough.
 """
 
 import asyncio
 import logging
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -13,9 +20,11 @@ from msgspec import Raw, Struct
 
 from bayplan.agent.counts import Counts, Told
 from bayplan.agent.inventory import BadInventory, complete, must_fit
+from bayplan.agent.pods import PodsHere
 from bayplan.core.model.devices import (
     INVENTORY,
     Devices,
+    Held,
     Inventory,
     read_inventory,
     write_inventory,
@@ -23,14 +32,18 @@ from bayplan.core.model.devices import (
 from bayplan.core.model.quantity import NANO, BadQuantity, parse_json
 from bayplan.core.model.vendors import FULL_COMPUTE, Resource, Vendors
 from bayplan.kube.client import NODES, Client
+from bayplan.kube.clock import Backoff
 from bayplan.kube.reflector import Sink, Watched
 from bayplan.kube.transport import MERGE_PATCH, ApiError, TransportError
 from bayplan.kube.wire import FullMetadata
 
 log = logging.getLogger("bayplan")
 
-REST_S = 1.0  # after a write, so that two who disagree do not write without end
-AGAIN_S = 5.0  # after one that failed
+LOOK_S = 10.0  # pods that held sick devices may have gone
+FIRST_PAUSE_S, LAST_PAUSE_S = (
+    0.1,
+    30.0,
+)  # after a write; the first is there for the watch to bring it
 
 
 class NodeSeen(Struct, frozen=True):
@@ -40,9 +53,11 @@ class NodeSeen(Struct, frozen=True):
 
 
 class Publisher:
-    def __init__(self, client: Client, node: str, vendors: Vendors, counts: Counts) -> None:
+    def __init__(
+        self, client: Client, node: str, vendors: Vendors, pods: PodsHere, counts: Counts
+    ) -> None:
         self._client, self._clock, self._node = client, client.clock, node
-        self._vendors, self._counts = vendors, counts
+        self._vendors, self._pods, self._counts = vendors, pods, counts
         self._seen: NodeSeen | None = None
         self._inventory: Inventory | None = None
         self._changed = asyncio.Event()
@@ -56,21 +71,28 @@ class Publisher:
         self._inventory = inventory
         self._changed.set()
 
+    def allocatable(self, resource: str) -> int | None:
+        """As the node's status has it; None: it says nothing."""
+        return None if self._seen is None else amount(self._seen.allocatable, resource)
+
     async def run(self) -> NoReturn:
         """Until cancelled."""
+        rest = Backoff(self._clock, self._client.rng, FIRST_PAUSE_S, LAST_PAUSE_S)
+        await self._pods.synced_once.wait()
         while True:
-            await self._changed.wait()
             self._changed.clear()
             try:
                 wrote = await self._put_right()
                 self._told.new([])
             except (ApiError, TransportError, BadInventory) as error:
                 self._counts.troubles += self._told.new([("", f"node {self._node}: {error}")])
-                await self._clock.sleep(AGAIN_S)
-                self._changed.set()
+                await rest.pause(error.retry_after if isinstance(error, ApiError) else None)
                 continue
             if wrote:
-                await self._clock.sleep(REST_S)
+                await rest.pause()
+            with suppress(TimeoutError):
+                async with self._clock.timeout(LOOK_S):
+                    await self._changed.wait()
 
     async def _put_right(self) -> bool:
         seen = self._seen
@@ -83,9 +105,15 @@ class Publisher:
         if text != seen.annotation:
             await self._patch("", {"metadata": {"annotations": {INVENTORY: text}}})
             wrote = True
+        held = [
+            each
+            for pod in self._pods.all()
+            if not pod.has_ended
+            for each in pod.entries(self._node)
+        ]
         wanted = {
             name: str(total)
-            for name, total in totals(inventory, self._vendors).items()
+            for name, total in totals(inventory, self._vendors, held).items()
             if amount(seen.capacity, name) != total or amount(seen.allocatable, name) != total
         }
         if wanted:
@@ -117,7 +145,7 @@ class Publisher:
         self._changed.set()
 
     def drop(self, item: NodeSeen) -> None:
-        self._seen = None
+        self._seen, self.is_published = None, False
 
     def synced(self) -> None:
         self._changed.set()
@@ -126,10 +154,11 @@ class Publisher:
         log.warning("node %s cannot be read: %s", self._node, error)
 
 
-def totals(inventory: Inventory, vendors: Vendors) -> dict[str, int]:
-    """By published resource: what the healthy devices have together."""
+def totals(inventory: Inventory, vendors: Vendors, held: Iterable[Held] = ()) -> dict[str, int]:
+    """By published resource: what the healthy devices have, and what pods hold of others."""
+    held = tuple(held)
     return {
-        resource.name: _total(resource, inventory.classes[name])
+        resource.name: _total(resource, inventory.classes[name], held)
         for name, device_class in vendors.classes.items()
         if name in inventory.classes
         for resource in device_class.resources
@@ -137,15 +166,23 @@ def totals(inventory: Inventory, vendors: Vendors) -> dict[str, int]:
     }
 
 
-def _total(resource: Resource, devices: Devices) -> int:
-    healthy = [device for device in devices.devices if device.healthy]
+def _total(resource: Resource, devices: Devices, held: Iterable[Held]) -> int:
+    healthy = {device.id: device for device in devices.devices if device.healthy}
+    total = sum(
+        device.amount
+        for each in held
+        if each.resource == resource.name
+        for device in each.devices
+        if device.id not in healthy
+    )
     match resource.kind:
         case "memory":
-            return sum(device.memory_mib // resource.unit_mib for device in healthy)
+            sizes = (device.memory_mib // resource.unit_mib for device in healthy.values())
+            return total + sum(sizes)
         case "compute":
-            return FULL_COMPUTE * len(healthy)
+            return total + FULL_COMPUTE * len(healthy)
         case "whole":
-            return len(healthy)
+            return total + len(healthy)
 
 
 def amount(amounts: dict[str, Raw], name: str) -> int | None:

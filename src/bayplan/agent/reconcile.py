@@ -7,6 +7,7 @@ in between is not lost, and the patch is made anew.
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -16,18 +17,21 @@ from msgspec import Struct
 
 from bayplan.agent import wire
 from bayplan.agent.counts import Counts, Told
-from bayplan.agent.pods import Key, Place, PodsHere, Wanted, waiting, waiting_for
+from bayplan.agent.pods import Key, Place, PodsHere, Wanted, waiting_for
+from bayplan.agent.protobuf import BadMessage
 from bayplan.agent.truth import (
     Account,
+    Case,
     Correction,
     Named,
+    Places,
     Served,
     compare,
     name,
     named,
     real_places,
 )
-from bayplan.kube.client import PODS, Client
+from bayplan.kube.client import PASSING, PODS, Client
 from bayplan.kube.transport import MERGE_PATCH, ApiError, TransportError
 
 log = logging.getLogger("bayplan")
@@ -35,6 +39,7 @@ log = logging.getLogger("bayplan")
 ACCOUNT_S = 5.0  # for the kubelet's answer
 CURRENT_S = 2.0  # for pods as they are now, while the kubelet waits for ours
 RECORDED_S = 5.0  # the kubelet has taken a pod into its account by then
+REFUSED_S = 300.0  # a correction that the API server will not have is tried again after it
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.5  # it allows 100 questions a second
 _LARGEST = 16 << 20  # bytes of the account; the kubelet's own limit
 
@@ -51,8 +56,10 @@ class Reconciler:
         self._settled: dict[tuple[str, Place], frozenset[str]] = {}
         self._recent: list[_Recent] = []  # allocations that are not in the account yet
         self._lately: dict[Named, float] = {}  # until when: of assignments that were corrected
+        self._unwritten: dict[str, tuple[float, str]] = {}  # by pod uid: until when, and why
         self._woken = asyncio.Event()
-        self._drift, self._refused, self._troubles = Told(), Told(), Told()
+        self._drift, self._left = Told(), Told()
+        self._refused, self._troubles = Told(), Told()
 
     # What the plugins ask
 
@@ -73,11 +80,21 @@ class Reconciler:
             return None
 
     def promised(self, resource: str) -> frozenset[str]:
-        sets = waiting(self._pods.all(), self.served.node, resource, self._settled)
-        return frozenset().union(*sets)
+        device_class, _ = self.served.vendors.resources[resource]
+        names = {each.name for each in device_class.resources}
+        return frozenset(
+            device.id
+            for pod in self._pods.all()
+            if not pod.has_ended
+            for held in pod.entries(self.served.node)
+            if held.resource in names
+            for device in held.devices
+        )
 
     def allocated(self, resource: str, ids: frozenset[str]) -> None:
-        self._recent.append(_Recent(resource, ids, self._clock.time() + RECORDED_S))
+        now = self._clock.time()
+        self._recent = [recent for recent in self._recent if recent.until > now]
+        self._recent.append(_Recent(resource, ids, now + RECORDED_S))
         self._woken.set()
 
     # What the kubelet really did
@@ -104,51 +121,50 @@ class Reconciler:
         try:
             account = await self._account()
             settled = await self._put_right(account)
-            self._trouble()
+            self._trouble(*(why for _, why in self._unwritten.values()))
             return settled
         except grpc.aio.AioRpcError as error:
             self._trouble(f"the kubelet's account of devices: {error.details()}")
         except TimeoutError:
             self._trouble(f"the kubelet's account of devices: none within {ACCOUNT_S:.0f} s")
+        except BadMessage as error:
+            self._trouble(f"the kubelet's account of devices: {error}")
         except (ApiError, TransportError) as error:
             self._trouble(f"assignments are not put right: {error}")
         return True
 
-    def _trouble(self, why: str | None = None) -> None:
-        self._counts.troubles += self._troubles.new([(why, why)] if why else [])
+    def _trouble(self, *reasons: str) -> None:
+        self._counts.troubles += self._troubles.new((why, why) for why in reasons)
 
     async def _account(self) -> Account:
         options = (*wire.OPTIONS, ("grpc.max_receive_message_length", _LARGEST))
         kubelet = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
         async with kubelet as channel, self._clock.timeout(ACCOUNT_S):
-            listed: wire.Pods = await wire.call(channel, wire.LIST, wire.Pods)(wire.Empty())
+            listed = await wire.call(channel, wire.LIST, wire.Pods)(wire.Empty())
+        if listed is None:  # grpc's word for bytes that cannot be read
+            raise BadMessage("it cannot be read")
         return account_of(listed)
 
     async def _put_right(self, account: Account) -> bool:
         pods, served = self._pods.all(), self.served
-        now = self._clock.time()
-        self._lately = {device: until for device, until in self._lately.items() if until > now}
-        findings = compare(pods, account, served, self._lately.keys())
-        unknown = [key for key in account if key not in {pod.key for pod in pods}]
-        gone = [key for key in unknown if not await self._is_here(key)]
-        drift = [
-            (
-                (key, place),
-                f"{place[1]} {', '.join(sorted(ids))} is held by {name(key)}, which is gone",
-            )
-            for key in gone
-            for place, ids in account[key].items()
-            if served.devices(place[1]) is not None
-        ]
-        self._counts.drift += self._drift.new([*findings.drift, *drift])
-        self._counts.refused_assignments += self._refused.new(findings.refused)
-        done = [await self._write(correction) for correction in findings.corrections]
         self._settled = {
             (pod.uid, place): ids
             for pod in pods
             for place, ids in real_places(pod, account, served).items()
         }
-        return self._recorded(account) and all(done) and len(gone) == len(unknown)
+        now = self._clock.time()
+        self._lately = {device: until for device, until in self._lately.items() if until > now}
+        self._unwritten = {uid: case for uid, case in self._unwritten.items() if case[0] > now}
+        findings = compare(pods, account, served, self._lately.keys())
+        self._counts.refused_assignments += self._refused.new(findings.refused)
+        self._counts.drift += self._drift.new(findings.drift)
+        done = [await self._write(correction) for correction in findings.corrections]
+        known = {pod.key for pod in pods}
+        strange = [key for key in account if key not in known and _served(account, key, served)]
+        gone = [key for key in strange if not await self._is_here(key)]
+        left = (case for key in gone for case in _left(key, _served(account, key, served)))
+        self._counts.drift += self._left.new(left)
+        return self._recorded(account) and all(done) and len(gone) == len(strange)
 
     def _recorded(self, account: Account) -> bool:
         """Whether the account has every recent allocation, or should have had it long ago."""
@@ -177,8 +193,10 @@ class Reconciler:
         return msgspec.json.decode(body, type=_Bound).spec.node_name == self.served.node
 
     async def _write(self, correction: Correction) -> bool:
-        """Whether it is written; not when the pod has changed meanwhile, or is gone."""
+        """Whether nothing more can be done for now: not when the pod has changed meanwhile."""
         pod = correction.pod
+        if pod.uid in self._unwritten:
+            return True
         about = {
             "uid": pod.uid,
             "resourceVersion": pod.version,
@@ -190,11 +208,12 @@ class Reconciler:
                 "PATCH", PODS.path(*pod.key), body=body, content_type=MERGE_PATCH
             )
         except ApiError as error:
-            if error.status == 404:
-                return True
-            if error.status == 409:
-                return False
-            raise
+            if error.status in PASSING or error.status == 401:
+                raise
+            if error.status not in (404, 409):  # a no to this pod is none to the others
+                why = f"the assignment of {name(pod.key)} is not put right: {error}"
+                self._unwritten[pod.uid] = self._clock.time() + REFUSED_S, why
+            return error.status != 409
         until = self._clock.time() + RECORDED_S
         self._lately |= dict.fromkeys(named([pod], self.served.node), until)
         if correction.is_new:
@@ -218,6 +237,21 @@ class _Recent(Struct, frozen=True):
     resource: str
     ids: frozenset[str]
     until: float
+
+
+def _served(account: Account, key: Key, served: Served) -> Places:
+    """What the kubelet says that a pod holds of what we serve."""
+    return {
+        place: ids
+        for place, ids in account[key].items()
+        if ids and served.devices(place[1]) is not None
+    }
+
+
+def _left(key: Key, places: Places) -> Iterator[Case]:
+    for place, ids in places.items():
+        words = f"{place[1]} {', '.join(sorted(ids))} is held by {name(key)}, which is gone"
+        yield (key, place), words
 
 
 def account_of(listed: wire.Pods) -> Account:

@@ -8,6 +8,7 @@ import logging
 import random
 import signal
 from asyncio import TaskGroup
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,7 +33,7 @@ from bayplan.kube.reflector import Reflector
 
 log = logging.getLogger("bayplan")
 
-CONNECTIONS = 2  # beside the two watches
+CONNECTIONS = 3  # a pod's patch, the node's, and a question for which the kubelet waits
 
 
 class Settings(Struct, frozen=True):
@@ -82,7 +83,7 @@ class Agent:
         self.counts = Counts()
         self._inventory: Inventory | None = None
         self.pods = PodsHere(client, settings.node)
-        self.publisher = Publisher(client, settings.node, vendors, self.counts)
+        self.publisher = Publisher(client, settings.node, vendors, self.pods, self.counts)
         self.reconciler = Reconciler(
             client,
             Served(settings.node, vendors, {}),
@@ -142,6 +143,10 @@ class Agent:
                 words = f"devices stay as they were last seen: {error}"
                 self.counts.troubles += self._trouble.new([(str(error), words)])
 
+    def _is_offered(self, plugin: Plugin) -> bool:
+        """Whether the node's status has such devices, if it should have."""
+        return not plugin.has_healthy or self.publisher.allocatable(plugin.resource) != 0
+
     def _show(self, inventory: Inventory, group: TaskGroup) -> None:
         inventory = complete(inventory, self._inventory)
         if inventory == self._inventory:
@@ -161,7 +166,7 @@ class Agent:
                     plugin,
                     self._settings.device_plugins,
                     self._clock,
-                    self.counts,
+                    partial(self._is_offered, plugin),
                     self._settings.poll_s,
                 )
                 self._plugins[resource] = plugin, endpoint

@@ -8,14 +8,12 @@ our understanding would be lost.
 
 from collections.abc import Iterable, Mapping, Set
 
-import msgspec
 from msgspec import Struct
 
 from bayplan.agent.pods import Key, Place, Pod
 from bayplan.core.model.devices import (
     ASSIGNMENT,
     IDS,
-    VERSION,
     Assignment,
     Device,
     Devices,
@@ -89,7 +87,7 @@ def compare(
         for resource, id in sorted(held - given):
             words = f"{resource} {id} is used by {name(pod.key)}, and was given to nobody"
             findings.drift.append(((pod.uid, resource, id), words))
-        if not _is_newer(pod):
+        if not pod.is_newer:
             vacated += _put_right(pod, places, served, findings)
     _move(waiting, vacated, taken, served, findings)
     return findings
@@ -99,7 +97,7 @@ def real_places(pod: Pod, account: Account, served: Served) -> dict[Place, froze
     """What a pod holds of what we serve. The kubelet's account leaves out init containers that
     end; the pod's status has them."""
     listed = account.get(pod.key)
-    if not listed:
+    if listed is None:
         return {}
     return {
         place: ids
@@ -154,7 +152,7 @@ def _move(
         entries = {(held.container, held.resource): held for held in pod.entries(served.node)}
         changed: dict[Place, Held] = {}
         for place, held in entries.items():
-            if _is_newer(pod) or not _devices(held) & taken:
+            if pod.is_newer or not _devices(held) & taken:
                 continue
             for other in vacated:
                 if (
@@ -229,16 +227,3 @@ def _unusable(pod: Pod, node: str) -> Iterable[Case]:
     else:
         return
     yield (pod.uid, why), f"the assignment of {name(pod.key)} {why}"
-
-
-class _Versioned(Struct):
-    v: int
-
-
-def _is_newer(pod: Pod) -> bool:
-    if not isinstance(pod.assignment, Unknown):
-        return False
-    try:
-        return msgspec.json.decode(pod.annotations[ASSIGNMENT], type=_Versioned).v > VERSION
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return False
