@@ -198,7 +198,10 @@ class Engine:
             for pool in node.pools
             if pool.unknown
         ]
-        for resident in self.cluster.residents[self.cluster.rows[node.name]].values():
+        residents = self.cluster.residents[self.cluster.rows[node.name]]
+        for _, resident in sorted(
+            residents.items()
+        ):  # a dropped trial may have changed their order
             said += self._doubts(replace(resident.pod, node=node.name))
             if len(said) >= MOST_DOUBTS:
                 break
