@@ -199,9 +199,8 @@ class Engine:
             if pool.unknown
         ]
         residents = self.cluster.residents[self.cluster.rows[node.name]]
-        for _, resident in sorted(
-            residents.items()
-        ):  # a dropped trial may have changed their order
+        for uid in sorted(residents):  # their own order is that of the last trial
+            resident = residents[uid]
             said += self._doubts(replace(resident.pod, node=node.name))
             if len(said) >= MOST_DOUBTS:
                 break
