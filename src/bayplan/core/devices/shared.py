@@ -25,13 +25,13 @@ import numpy as np
 from msgspec import Struct
 
 from bayplan.core.state.arrays import Ints
-from bayplan.core.state.pools import COMPUTE_BITS, Lines
+from bayplan.core.state.pools import COMPUTE_BITS, Lines, Table
 
 Policy = Literal["binpack", "spread"]
 
 FULL_COMPUTE = 100  # percent
 MANY = 4096  # steps of a search: about 10 ms
-REFUSED = np.iinfo(np.int64).max
+REFUSED = int(np.iinfo(np.int64).max)
 _COMPUTE = (1 << COMPUTE_BITS) - 1
 
 
@@ -56,15 +56,26 @@ class Card(Struct, frozen=True, order=True, cache_hash=True):
         return Card(self.memory - request.memory, self.compute - request.compute, self.holders + 1)
 
 
-def best(lines: Lines, request: Request, policy: Policy) -> tuple[Ints, Ints]:
-    """Per pool the best position, and the number by which the policy orders it; REFUSED where
-    nothing fits."""
+def lowest(lines: Lines, request: Request, policy: Policy) -> Ints:
+    """Per pool the number by which the policy orders its best card; REFUSED where none fits."""
     fits = lines.room >= request.memory
     if request.compute:
         fits &= (lines.packing & _COMPUTE) >= request.compute
-    cost = np.where(fits, lines.packing if policy == "binpack" else lines.spreading, REFUSED)
-    position = cost.argmin(axis=1)
-    return position, cost[np.arange(len(cost)), position]
+    numbers = lines.packing if policy == "binpack" else lines.spreading
+    found: Ints = np.where(fits, numbers, REFUSED).min(axis=1)
+    return found
+
+
+def best(table: Table, row: int, request: Request, policy: Policy) -> int:
+    """The position of the best card of one pool, or -1."""
+    numbers = table.packing[row].tolist()
+    order = numbers if policy == "binpack" else table.spreading[row].tolist()
+    found, best = REFUSED, -1
+    for position, room in enumerate(table.room[row].tolist()):
+        enough = room >= request.memory and numbers[position] & _COMPUTE >= request.compute
+        if enough and order[position] < found:
+            found, best = order[position], position
+    return best
 
 
 def choose(

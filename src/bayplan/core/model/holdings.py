@@ -118,9 +118,12 @@ def _serves(ask: DeviceAsk, devices: Sequence[HeldDevice]) -> bool:
     return sum(device.amount for device in devices) == ask.amount
 
 
-def _together(served: Iterable[tuple[DeviceAsk, Sequence[HeldDevice]]]) -> Cards:
+def _together(served: Sequence[tuple[DeviceAsk, Sequence[HeldDevice]]]) -> Cards:
     """The most that is held of each device at any time: init containers run one after another,
     beside the sidecars that started before them, and end before the others start."""
+    if len(served) == 1:  # most pods
+        ((ask, devices),) = served
+        return {d.id: _with(Part(ask.device_class, d.id), ask, d.amount) for d in devices}
     containers: dict[tuple[str, str], Cards] = {}  # by phase and name, as they start
     for ask, devices in served:
         own = containers.setdefault((ask.phase, ask.container), {})

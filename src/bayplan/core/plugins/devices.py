@@ -37,10 +37,14 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.pools import (
     COMPUTE_BITS,
     HOLDERS,
+    MEMORY_BITS,
+    MOST_HOLDERS,
     NO_POOL,
+    ONE_HOLDER,
     TOTAL,
     WHOLE,
     Lines,
+    Table,
 )
 from bayplan.core.state.view import View
 
@@ -123,18 +127,17 @@ class Devices:
             pool = pool_of(cluster, row, want.device_class)
             if pool is None:
                 continue
-            lines = Lines(cluster.pools.tables[want.device_class], np.array([row]), 1)
-            found = self._choice(want, pool, lines)
+            found = self._choice(want, pool, cluster.pools.tables[want.device_class], row)
             assert found is not None, f"{want.device_class} devices of row {row} were found to fit"
             held += held_of(want, found, pool, cluster.name(row))
         return held
 
-    def _choice(self, want: Wanted, pool: Pool, lines: Lines) -> Choice | None:
+    def _choice(self, want: Wanted, pool: Pool, table: Table, row: int) -> Choice | None:
         if not is_one_part(want):
-            cards = cards_of(lines.cells[0], lines.room[0], len(pool.devices))
+            cards = cards_of(table.cells[row], table.room[row], len(pool.devices))
             return choose(want, pool, cards, self._policy)
-        position, number = shared.best(lines, want.requests[0], self._policy)
-        return None if number[0] == shared.REFUSED else Choice(parts=(int(position[0]),))
+        position = shared.best(table, row, want.requests[0], self._policy)
+        return None if position < 0 else Choice(parts=(position,))
 
     def _answer(self, want: Wanted, view: View) -> Answer | None:
         key = (self, want)
@@ -196,18 +199,18 @@ def is_one_part(want: Wanted) -> bool:
 
 def one_part(request: Request, lines: Lines, policy: Policy) -> tuple[Mask, Ints]:
     """One request for a part of one device, on all pools at once."""
-    position, number = shared.best(lines, request, policy)
+    number = shared.lowest(lines, request, policy)
     fits = (number != shared.REFUSED) & (lines.unknown == 0)
     if policy == "binpack":
         left = ((number & MEMORY_MASK) >> COMPUTE_BITS) - request.memory
         inner = tightness(left, request.memory)
         np.putmask(inner, number < WHOLE, inner + 50)
         return fits, inner
-    cells = lines.cells
-    holders = cells[np.arange(len(position)), HOLDERS, position]
+    holders = ((number + ((1 << MEMORY_BITS) - 1)) >> MEMORY_BITS) & MOST_HOLDERS
     free = np.maximum(lines.room, 0).sum(axis=1)
-    inner = spread_inner(np.minimum(holders, _CROWD), free, cells[:, TOTAL].sum(axis=1))
-    np.putmask(inner, holders != 1, inner + 50)
+    total = lines.cells[:, TOTAL].sum(axis=1)
+    inner = spread_inner(np.minimum(holders, _CROWD), free, total)
+    np.putmask(inner, number < ONE_HOLDER, inner + 50)
     return fits, inner
 
 

@@ -75,16 +75,21 @@ class Table:
         at = self.positions[row].get(part.id)
         if at is None:
             return
+        cells = self.cells[row]
         memory, compute = part.memory_mib, part.compute
         if part.whole:
-            memory, compute = int(self.cells[row, TOTAL, at]), FULL_COMPUTE
-        self.cells[row, :3, at] -= (sign * memory, sign * compute, -sign * part.holders)
+            memory, compute = cells.item(TOTAL, at), FULL_COMPUTE
+        cells[MEMORY, at] = cells.item(MEMORY, at) - sign * memory
+        cells[COMPUTE, at] = cells.item(COMPUTE, at) - sign * compute
+        cells[HOLDERS, at] = cells.item(HOLDERS, at) + sign * part.holders
         self._settle(row, at)
 
     def _settle(self, row: int, at: int) -> None:
         """A device that is given twice, or unhealthy, is not given once more."""
-        memory, compute, holders, _ = self.cells[row, :, at].tolist()
+        cells = self.cells[row]
+        memory, compute = cells.item(MEMORY, at), cells.item(COMPUTE, at)
         if self.usable[row][at] and memory >= 0 and compute >= 0:
+            holders = cells.item(HOLDERS, at)
             self.room[row, at] = memory
             self.packing[row, at] = (0 if holders else WHOLE) | memory << COMPUTE_BITS | compute
             crowd = min(holders, MOST_HOLDERS) << MEMORY_BITS
