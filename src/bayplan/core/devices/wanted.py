@@ -35,7 +35,7 @@ class Wanted(Struct, frozen=True, cache_hash=True):
         return ", ".join(dict.fromkeys(ask.resource for ask in asks))
 
 
-class Choice(Struct, frozen=True):
+class Choice(Struct, frozen=True, gc=False):
     """Positions in the pool, and what they cost (see the models)."""
 
     wholes: tuple[int, ...] = ()  # ascending

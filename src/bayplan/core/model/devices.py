@@ -33,7 +33,7 @@ class Unknown(Struct, frozen=True):
     why: str
 
 
-class HeldDevice(Struct, frozen=True, forbid_unknown_fields=True):
+class HeldDevice(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A device, or a part of one, in the unit of the resource; 1 for a whole device."""
 
     id: Id
@@ -41,7 +41,7 @@ class HeldDevice(Struct, frozen=True, forbid_unknown_fields=True):
     amount: Amount
 
 
-class Held(Struct, frozen=True, forbid_unknown_fields=True):
+class Held(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What a container was given of one resource."""
 
     container: Id

@@ -113,7 +113,7 @@ class Part(Struct, frozen=True, gc=False):
     holders: int = 1  # containers that run together
 
 
-class Holding(Struct, frozen=True):
+class Holding(Struct, frozen=True, gc=False):
     """What a bound pod holds. Of `unknown` classes it holds something that cannot be said."""
 
     parts: tuple[Part, ...] = ()

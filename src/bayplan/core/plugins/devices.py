@@ -50,7 +50,7 @@ from bayplan.core.state.view import View
 
 UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons
 BITS = 3
-MEMORY_MASK = WHOLE - 1
+MEMORY_MASK = (1 << MEMORY_BITS) - 1
 FEW_VISITS = 80  # of the search on each of many nodes: two requests on 8 cards
 _CROWD = 4  # holders of a card: more are as bad
 _SAID = frozenset({*FREED, EventKind.NODE_CHANGED})
@@ -202,9 +202,9 @@ def one_part(request: Request, lines: Lines, policy: Policy) -> tuple[Mask, Ints
     number = shared.lowest(lines, request, policy)
     fits = (number != shared.REFUSED) & (lines.unknown == 0)
     if policy == "binpack":
-        left = ((number & MEMORY_MASK) >> COMPUTE_BITS) - request.memory
-        inner = tightness(left, request.memory)
-        np.putmask(inner, number < WHOLE, inner + 50)
+        room = (number >> COMPUTE_BITS) & MEMORY_MASK
+        inner = tightness(request.memory, room)
+        inner += (number < WHOLE) * 50
         return fits, inner
     holders = ((number + ((1 << MEMORY_BITS) - 1)) >> MEMORY_BITS) & MOST_HOLDERS
     free = np.maximum(lines.room, 0).sum(axis=1)
@@ -222,16 +222,20 @@ def parts_score(
     band = 100 // (count + 1)
     first, second, _ = choice.part_cost
     if policy == "binpack":
-        inner = int(tightness(second, sum(request.memory for request in want.requests)))
+        asked = sum(request.memory for request in want.requests)
+        inner = int(tightness(asked, np.array(second + asked)))
     else:
         free = sum(card.memory for card in cards if card is not None)
         inner = int(spread_inner(min(second // count, _CROWD), free, total))
     return band * (count - min(first, count)) + max(band - 1, 0) * inner // 49
 
 
-def tightness(left: Any, asked: int) -> Any:
+def tightness(asked: int, room: Ints) -> Ints:
     """0 to 49: the less is left over, the better; nothing is 49."""
-    return 49 - 49 * left // (left + max(asked, 1))
+    if not asked:
+        asked, room = 1, room + 1
+    tight: Ints = 49 * asked // room
+    return tight
 
 
 def spread_inner(holders: Any, free: Any, total: Any) -> Any:
