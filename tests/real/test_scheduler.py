@@ -10,6 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from bayplan.core.model.devices import (
+    ASSIGNMENT,
+    INVENTORY,
+    Assignment,
+    Device,
+    Devices,
+    Inventory,
+    read_assignment,
+    write_inventory,
+)
 from tests.embedded import Plane
 from tests.real.rig import Cluster, Scheduler, until
 
@@ -66,6 +76,30 @@ def test_a_pod_that_fits_nowhere_says_why_and_is_bound_when_it_can_be(
     cluster.add_node("b", gpus=4)
     until(lambda: cluster.node_of("p") == "b")
     until(lambda: cluster.reasons("p") == ["FailedScheduling", "Scheduled"])
+
+
+def test_devices_are_given_with_the_binding_and_known_after_a_restart(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.add_node("a", gpus=2)
+    cards = tuple(Device(f"GPU-{i}", i, 16_384) for i in range(2))
+    text = write_inventory(Inventory({"nvidia": Devices(cards)}))
+    cluster.patch_node("a", {"metadata": {"annotations": {INVENTORY: text}}})
+
+    def ids(name: str) -> str:
+        annotations = cluster.pod(name)["metadata"].get("annotations") or {}
+        return str(annotations.get("ids.bayplan.dev/main", ""))
+
+    with Scheduler(tmp_path, cluster.plane.kubeconfig):
+        cluster.add_pod("first")
+        until(lambda: cluster.node_of("first") == "a")
+    with Scheduler(tmp_path, cluster.plane.kubeconfig):
+        cluster.add_pod("second")
+        until(lambda: cluster.node_of("second") == "a")
+    assert sorted((ids("first"), ids("second"))) == ["GPU-0", "GPU-1"]
+    assignment = read_assignment(cluster.pod("second")["metadata"]["annotations"][ASSIGNMENT])
+    assert isinstance(assignment, Assignment)
+    assert [device.id for held in assignment.held for device in held.devices] == [ids("second")]
 
 
 def test_every_member_of_a_refused_set_carries_its_condition(
