@@ -157,8 +157,8 @@ DEVICE_BUGS = (
     Bug(
         "unknown-not-looked-at",
         "core/plugins/devices.py",
-        "(number != shared.REFUSED) & (lines.unknown == 0)",
-        "number != shared.REFUSED",
+        "(number != _REFUSED) & (lines.unknown == _NONE)",
+        "number != _REFUSED",
         "what nobody knows closes the class",
     ),
     Bug(

@@ -32,6 +32,7 @@ Policy = Literal["binpack", "spread"]
 FULL_COMPUTE = 100  # percent
 MANY = 4096  # steps of a search: about 10 ms
 REFUSED = int(np.iinfo(np.int64).max)
+_REFUSED = np.array(REFUSED)  # as an array: NumPy converts a Python number anew on every call
 _COMPUTE = (1 << COMPUTE_BITS) - 1
 
 
@@ -62,7 +63,7 @@ def lowest(lines: Lines, request: Request, policy: Policy) -> Ints:
     if request.compute:
         fits &= (lines.packing & _COMPUTE) >= request.compute
     numbers = lines.packing if policy == "binpack" else lines.spreading
-    found: Ints = np.where(fits, numbers, REFUSED).min(axis=1)
+    found: Ints = np.where(fits, numbers, _REFUSED).min(axis=1)
     return found
 
 

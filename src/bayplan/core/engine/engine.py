@@ -456,8 +456,10 @@ class Engine:
     def _choose(self, profile: Profile, ask: Ask, row: int) -> tuple[Held, ...]:
         if not ask.row.devices:
             return ()
-        chosen = (plugin.choose(ask, row, self.cluster) for plugin in profile.choose)
-        return tuple(held for each in chosen for held in each)
+        held: list[Held] = []
+        for plugin in profile.choose:
+            held += plugin.choose(ask, row, self.cluster)
+        return tuple(held)
 
     def _reserve(self, profile: Profile, ask: Ask, placement: do.Placement) -> str | None:
         """Places the pod; where a plugin refuses, nothing is done and its reason is given."""

@@ -50,7 +50,9 @@ from bayplan.core.state.view import View
 
 UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons
 BITS = 3
-MEMORY_MASK = (1 << MEMORY_BITS) - 1
+# Constants as arrays: NumPy converts a Python number anew on every call.
+_REFUSED, _NONE, _WHOLE, _BAND = (np.array(n) for n in (shared.REFUSED, 0, WHOLE, 50))
+_COMPUTE_BITS, _MEMORY = np.array(COMPUTE_BITS), np.array((1 << MEMORY_BITS) - 1)
 FEW_VISITS = 80  # of the search on each of many nodes: two requests on 8 cards
 _CROWD = 4  # holders of a card: more are as bad
 _SAID = frozenset({*FREED, EventKind.NODE_CHANGED})
@@ -200,11 +202,10 @@ def is_one_part(want: Wanted) -> bool:
 def one_part(request: Request, lines: Lines, policy: Policy) -> tuple[Mask, Ints]:
     """One request for a part of one device, on all pools at once."""
     number = shared.lowest(lines, request, policy)
-    fits = (number != shared.REFUSED) & (lines.unknown == 0)
+    fits = (number != _REFUSED) & (lines.unknown == _NONE)
     if policy == "binpack":
-        room = (number >> COMPUTE_BITS) & MEMORY_MASK
-        inner = tightness(request.memory, room)
-        inner += (number < WHOLE) * 50
+        inner = tightness(request.memory, (number >> _COMPUTE_BITS) & _MEMORY)
+        inner += (number < _WHOLE) * _BAND
         return fits, inner
     holders = ((number + ((1 << MEMORY_BITS) - 1)) >> MEMORY_BITS) & MOST_HOLDERS
     free = np.maximum(lines.room, 0).sum(axis=1)
