@@ -84,7 +84,7 @@ def test_memory_in_small(wiped: ControlPlane) -> None:
     found = report["memory"]
     assert len(found["peak_mib"]) == len(found["bound_mib"]) == 2
     assert found["peak_over_bound"] >= 1.0
-    assert found["peak_growth"][0] >= 0.0
+    assert -0.5 < found["peak_growth"][0] < 0.5  # a little may have been given back
     assert "100 pods at once on 20 nodes" in render_memory(report)
 
 
