@@ -6,19 +6,19 @@ one pod parks that pod and the next goes on; an exception while applying an even
 
 import math
 import traceback
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from bayplan.core.engine import explain
+from bayplan.core.engine import doubts, explain
 from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Held
-from bayplan.core.model.holdings import holding_of, unsaid
-from bayplan.core.model.nodes import Node, Pool
+from bayplan.core.model.holdings import holding_of
+from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Changed, EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
@@ -26,7 +26,6 @@ from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.terms import Namespaces
 from bayplan.core.state.waiting import Rests, Waiter, Waiting
 
-MOST_DOUBTS = 8  # that are told of one node at a time
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
 
 
@@ -74,10 +73,7 @@ class Engine:
                 self._close(uid, node)
                 return effects
             case on.NodeSeen(node):
-                before = self._pools(node.name)
-                self._see_node(node, now)
-                if node.pools and node.pools != before:
-                    return self._node_doubts(node)
+                return self._see_node(node, now)
             case on.NodeGone(name):
                 if name in self.cluster.rows:
                     self.cluster.remove_node(name)
@@ -129,7 +125,7 @@ class Engine:
             self._forget_unplaced(pod.uid)
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
-            return list(self._doubts(pod))
+            return list(doubts.of_pod(self.cluster, pod))
         if not self._is_ours(pod):
             self._forget_unplaced(pod.uid)
             return []
@@ -184,46 +180,7 @@ class Engine:
             kinds |= {EventKind.POD_SHRANK}
         self.waiting.wake(kinds, now)
         said = [f"pod {pod.key} was bound to {pod.node}, not to {node.name}"] if moved else []
-        return [*map(do.Report, said), *self._doubts(pod)]
-
-    def _pools(self, name: str) -> tuple[Pool, ...]:
-        row = self.cluster.rows.get(name)
-        node = None if row is None else self.cluster.nodes[row]
-        return () if node is None else node.pools
-
-    def _node_doubts(self, node: Node) -> list[do.Effect]:
-        """What is odd about a node's devices and those who hold them; the first few of it."""
-        said: list[do.Effect] = [
-            do.Report(f"{pool.device_class} devices of node {node.name}: {pool.unknown}")
-            for pool in node.pools
-            if pool.unknown
-        ]
-        residents = self.cluster.residents[self.cluster.rows[node.name]]
-        for uid in sorted(residents):  # their own order is that of the last trial
-            resident = residents[uid]
-            said += self._doubts(replace(resident.pod, node=node.name))
-            if len(said) >= MOST_DOUBTS:
-                break
-        return said
-
-    def _doubts(self, pod: Pod) -> Iterator[do.Effect]:
-        """What is odd about the devices of a bound pod, where its node has any."""
-        row = self.cluster.rows.get(pod.node)
-        if row is None or (pod.held is None and not pod.row.devices):
-            return
-        holding = pod.held or unsaid(pod.row.devices)
-        for name, table in self.cluster.pools.tables.items():
-            if name in holding.unknown and table.has_pool(row):
-                yield do.Report(
-                    f"nobody can say which {name} devices of node {pod.node} pod {pod.key} holds; "
-                    "none are given there until that is known"
-                )
-            for part in holding.parts:
-                if part.device_class == name and table.is_overdrawn(row, part.id):
-                    yield do.Report(
-                        f"of {name} device {part.id} of node {pod.node} more is held than there "
-                        f"is, by pod {pod.key} and others; it is not given any more"
-                    )
+        return [*map(do.Report, said), *doubts.of_pod(self.cluster, pod)]
 
     def _gone(self, uid: str, now: float) -> list[do.Effect]:
         if self.unreadable:
@@ -303,21 +260,21 @@ class Engine:
 
     # ---- nodes
 
-    def _see_node(self, node: Node, now: float) -> None:
+    def _see_node(self, node: Node, now: float) -> list[do.Effect]:
         row = self.cluster.rows.get(node.name)
         if row is None:
             self.cluster.add_node(node)
             self.waiting.wake((EventKind.NODE_ADDED,), now)
-            return
+            return list(doubts.of_node(self.cluster, node))
         old = self.cluster.nodes[row]
         assert old is not None
         if old == node:
-            return
+            return []
         if old.uid != node.uid:  # deleted and made again under the same name
             self.cluster.remove_node(node.name)
             self.cluster.add_node(node)
             self.waiting.wake((EventKind.NODE_ADDED, EventKind.NODE_CHANGED), now)
-            return
+            return list(doubts.of_node(self.cluster, node))
         self.cluster.update_node(node)
         kinds = []
         if old.allocatable != node.allocatable and self._start_afresh(old, node):
@@ -328,6 +285,7 @@ class Engine:
         if grew or old.pools != node.pools:
             kinds.append(EventKind.NODE_GREW)
         self.waiting.wake(kinds, now)
+        return [] if old.pools == node.pools else list(doubts.of_node(self.cluster, node))
 
     def _start_afresh(self, old: Node, new: Node) -> bool:
         """A kubelet that counts otherwise now is trusted again."""
