@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from bayplan.core.model.vendors import KNOWN, DeviceClass, Vendors
+from bayplan.core.model.vendors import DeviceClass, Vendors
 
 
 class BadConfig(ValueError):
@@ -28,4 +28,4 @@ def load_vendors(path: str | Path) -> Vendors:
         given = msgspec.convert(content.get("devices") or [], list[DeviceClass])
     except msgspec.ValidationError as error:
         raise BadConfig(f"{path}: devices: {error}") from None
-    return Vendors({each.name: each for each in (*KNOWN, *given)}.values())
+    return Vendors.known_and(given)

@@ -16,8 +16,8 @@ import grpc.aio
 from bayplan.agent import wire
 from bayplan.agent.counts import Counts
 from bayplan.agent.pods import Wanted
-from bayplan.agent.truth import names
 from bayplan.core.model.devices import Device, Devices
+from bayplan.core.model.holdings import told
 from bayplan.core.model.vendors import DeviceClass
 
 log = logging.getLogger("bayplan")
@@ -165,7 +165,7 @@ class Plugin:
         if not self._class.environment:
             return wire.Allocated()
         devices = [self._devices[id] for id in self._ordered(ids)]
-        return wire.Allocated({self._class.environment: ",".join(names(self._class, devices))})
+        return wire.Allocated({self._class.environment: ",".join(told(self._class, devices))})
 
     def _ordered(self, ids: frozenset[str]) -> tuple[str, ...]:
         return tuple(sorted(ids, key=self._place))

@@ -23,7 +23,8 @@ from bayplan.core.model.devices import (
     Unknown,
     write_assignment,
 )
-from bayplan.core.model.vendors import DeviceClass, Vendors
+from bayplan.core.model.holdings import plain_lists
+from bayplan.core.model.vendors import Vendors
 
 Places = Mapping[Place, frozenset[str]]
 Account = Mapping[Key, Places]  # by pod: what the kubelet says that it holds
@@ -115,12 +116,6 @@ def name(key: Key) -> str:
     return "/".join(key)
 
 
-def names(device_class: DeviceClass | None, devices: Iterable[Device | HeldDevice]) -> list[str]:
-    """As containers are told of their devices: by id, or by index."""
-    by_index = device_class is not None and device_class.ids == "index"
-    return [str(device.index) if by_index else device.id for device in devices]
-
-
 def _put_right(pod: Pod, places: Places, served: Served, findings: Findings) -> list[Held]:
     """Adds what corrects the pod; gives the entries that were wrong."""
     entries = {(held.container, held.resource): held for held in pod.entries(served.node)}
@@ -185,13 +180,11 @@ def _correct(
         findings.refused.append(((pod.uid, "long"), f"{name(pod.key)}: {error}"))
         return
     annotations = {ASSIGNMENT: text}
+    ours = (held for held in after.values() if held.resource in served.vendors.resources)
+    lists = plain_lists(ours, served.vendors)
     for container in dict.fromkeys(container for container, _ in changed):
-        shown: dict[str, None] = {}  # each device once
-        for held in after.values():
-            if held.container == container:
-                device_class = served.vendors.resources.get(held.resource, (None,))[0]
-                shown |= dict.fromkeys(names(device_class, held.devices))
-        annotations[f"{IDS}/{container}"] = ",".join(shown)
+        if container in lists:
+            annotations[f"{IDS}/{container}"] = lists[container]
     is_new = not any(place in entries for place in changed)
     findings.corrections.append(Correction(pod, annotations, is_new))
 

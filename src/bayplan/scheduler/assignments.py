@@ -2,6 +2,7 @@
 
 from bayplan.core.model.devices import ASSIGNMENT, IDS, Assignment, write_assignment
 from bayplan.core.model.effects import Placement
+from bayplan.core.model.holdings import plain_lists
 from bayplan.core.model.vendors import Vendors
 
 
@@ -13,16 +14,8 @@ def annotations_of(placement: Placement, vendors: Vendors, wall: float) -> dict[
     noted: dict[str, str] = {}
     if placement.held:
         noted[ASSIGNMENT] = write_assignment(Assignment(placement.node, placement.held))
-    lists: dict[str, dict[str, dict[str, None]]] = {}  # by container and class; each device once
-    for held in placement.held:
-        device_class = vendors.resources[held.resource][0]
-        by_index = device_class.ids == "index"
-        names = (str(device.index) if by_index else device.id for device in held.devices)
-        classes = lists.setdefault(held.container, {})
-        classes.setdefault(device_class.name, {}).update(dict.fromkeys(names))
-    for container, classes in lists.items():
-        if len(classes) == 1:  # of several classes, a plain list could not be told apart
-            noted[f"{IDS}/{container}"] = ",".join(*classes.values())
+    lists = plain_lists(placement.held, vendors)
+    noted |= {f"{IDS}/{container}": text for container, text in lists.items()}
     for ask in asks:
         found = vendors.resources.get(ask.resource)
         if found is not None and found[1].timestamp:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, Profile, ProfileConfig
 from bayplan.core.model import quantity
 from bayplan.core.model.requests import is_counted
-from bayplan.core.model.vendors import KNOWN, DeviceClass, Resource, Vendors
+from bayplan.core.model.vendors import DeviceClass, Resource, Vendors
 from bayplan.core.plugins.registry import DEFAULT, installed
 from bayplan.scheduler.pluginsets import resolve
 from bayplan.scheduler.strict import PARSE, Fault, build, shown
@@ -137,8 +137,7 @@ class Configuration(Struct, frozen=True, rename="camel"):
 
     @property
     def vendors(self) -> Vendors:
-        classes = {each.name: each for each in (*KNOWN, *self.devices)}
-        return Vendors(classes.values())
+        return Vendors.known_and(self.devices)
 
 
 def load(path: str | Path) -> Configuration:

@@ -29,7 +29,6 @@ from bayplan.core.state.pools import COMPUTE_BITS, Lines, Table
 
 Policy = Literal["binpack", "spread"]
 
-FULL_COMPUTE = 100  # percent
 MANY = 4096  # steps of a search: about 10 ms
 REFUSED = int(np.iinfo(np.int64).max)
 _REFUSED = np.array(REFUSED)  # as an array: NumPy converts a Python number anew on every call

@@ -19,6 +19,7 @@ from enum import Enum
 from msgspec import Struct
 
 from bayplan.core.model.devices import MOST_DEVICES, Device, Devices, Unknown
+from bayplan.core.model.vendors import MIB_PER_GIB
 
 Annotations = Mapping[str, str]
 
@@ -31,7 +32,6 @@ GPUSHARE_INDEX, GPUSHARE_AMOUNT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_
 HAMI_NODE, HAMI_HELD = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
 HAMI_TO_COME = "hami.io/vgpu-devices-to-allocate"
 
-MIB_PER_GIB = 1024
 _LONGEST = 9  # digits of a number
 _LONGEST_TEXT = 64 << 10
 

@@ -9,7 +9,14 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec.structs import replace
 
 from bayplan.core.model import dialects
-from bayplan.core.model.devices import ASSIGNMENT, Held, HeldDevice, Unknown, read_assignment
+from bayplan.core.model.devices import (
+    ASSIGNMENT,
+    Device,
+    Held,
+    HeldDevice,
+    Unknown,
+    read_assignment,
+)
 from bayplan.core.model.dialects import GIB, MIB, NODES_OWN, Annotations, Given
 from bayplan.core.model.pods import MOST_MIB, DeviceAsk, Holding, Part
 from bayplan.core.model.vendors import MIB_PER_GIB, DeviceClass, Vendors
@@ -31,6 +38,23 @@ def holding_of(asks: Sequence[DeviceAsk], held: Iterable[Held]) -> Holding | Non
         else:
             unknown.append(device_class)
     return Holding(tuple(parts), tuple(sorted(unknown))) if parts else None
+
+
+def plain_lists(held: Iterable[Held], vendors: Vendors) -> dict[str, str]:
+    """By container the devices that it was given, each once, as its class tells them. A container
+    with devices of several classes gets none: nobody could tell the classes apart in it."""
+    found: dict[str, dict[str, dict[str, None]]] = {}  # by container and class
+    for each in held:
+        device_class = vendors.resources[each.resource][0]
+        names = dict.fromkeys(told(device_class, each.devices))
+        found.setdefault(each.container, {}).setdefault(device_class.name, {}).update(names)
+    return {name: ",".join(*lists.values()) for name, lists in found.items() if len(lists) == 1}
+
+
+def told(device_class: DeviceClass, devices: Iterable[Device | HeldDevice]) -> list[str]:
+    """As containers are told of their devices: by id, or by index."""
+    by_index = device_class.ids == "index"
+    return [str(device.index) if by_index else device.id for device in devices]
 
 
 def bound_holding(

@@ -69,6 +69,11 @@ KNOWN = (NVIDIA,)
 class Vendors:
     """The classes in use, found by what pods and nodes call them."""
 
+    @classmethod
+    def known_and(cls, given: Iterable[DeviceClass]) -> "Vendors":
+        """A class of a known name takes its place."""
+        return cls({each.name: each for each in (*KNOWN, *given)}.values())
+
     def __init__(self, classes: Iterable[DeviceClass] = KNOWN) -> None:
         self.classes = {each.name: each for each in classes}
         self.resources = {
