@@ -286,7 +286,7 @@ def test_entries_of_other_resources_and_containers_stay() -> None:
     assert after.held[1] == MEMORY
     assert after.held[0].devices == (HeldDevice("nvidia-2", 2, 1),)
     assert correction.annotations[f"{IDS}/main"] == "nvidia-2,nvidia-0"
-    assert not correction.is_new
+    assert correction.what == "swapped"
 
 
 def test_init_containers_are_read_from_the_status() -> None:
@@ -298,7 +298,7 @@ def test_init_containers_are_read_from_the_status() -> None:
     ).corrections
 
     assert correction.annotations[f"{IDS}/init"] == "nvidia-1"
-    assert correction.is_new
+    assert correction.what == "written"
 
 
 def test_a_pod_whose_init_container_alone_has_devices() -> None:

@@ -89,7 +89,8 @@ def test_the_files_are_what_the_command_prints(kind: str) -> None:
 
 
 def test_there_is_no_other_file() -> None:
-    assert {path.name for path in (ROOT / "deploy").iterdir()} == {f"{k}.yaml" for k in KINDS}
+    files = {f"{kind}.yaml" for kind in KINDS}
+    assert {path.name for path in (ROOT / "deploy").iterdir()} == {*files, "extender"}
 
 
 def test_each_kind_has_its_objects() -> None:
@@ -347,8 +348,8 @@ def test_the_policies_and_the_models_name_the_same_annotations() -> None:
 
 
 def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
-    for kind in ("rbac", "agent"):
-        name = objects(kind)["ServiceAccount"]["metadata"]["name"]
+    for kind, *part in (("rbac",), ("agent",), ("extender", "--part", "rbac")):
+        name = objects(kind, *part)["ServiceAccount"]["metadata"]["name"]
         assert f"'{ACCOUNT}:{name}'" in str(policies()["pods"])
     found = policies("--user", "system:kube-scheduler", "--namespace", "batch", "--agent", "nodes")
     writers = {
@@ -371,7 +372,7 @@ def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "Name a kind; there are: agent, alnair-config, deployment, policy, rbac, static-pod"),
+        ((), "there are: agent, alnair-config, deployment, extender, policy, rbac, static-pod"),
         (("deploymnt",), "No such command 'deploymnt'; did you mean deployment?"),
         (("rbac", "--name", "A b"), "'A b' is not a name such as bayplan"),
         (("rbac", "--name", "null"), "'null' is not a name such as bayplan"),
@@ -386,6 +387,9 @@ def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
         (("policy", "--user", "a'b"), "is not a user such as system:kube-scheduler"),
         (("policy", "--agent", "bayplan"), "the agent needs an account of its own"),
         (("policy", "--image", "x"), "No such option '--image'"),
+        (("extender", "--part", "all"), "'all' is not one of 'rbac', 'guard', 'config'"),
+        (("extender", "--scheduler-name", "My"), "'My' is not a name such as bayplan"),
+        (("extender", "--scheduler-image", "a b"), "'a b' is not an image such as bayplan:"),
         (("deployment", "--replicas", "0"), "0 is not in the range x>=1"),
     ],
 )

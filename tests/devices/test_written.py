@@ -155,10 +155,10 @@ def test_an_inventory_is_read_as_it_was_written(links: tuple[tuple[int, ...], ..
         (Devices(TWO, ((0, 1),)), "nvidia: links are not 2 by 2"),
         (Devices(TWO, ((0, 1), (1,))), "nvidia: links are not 2 by 2"),
         (Devices(TWO, ((0, 1), (2, 0))), "nvidia: links are negative, or differ by direction"),
-        (Devices((Device("#0", 0),)), "nvidia: an id begins with #"),
+        (Devices((Device("#0", 0),)), "nvidia: an id begins with # or @"),
         (
             Devices(tuple(Device(str(i), i) for i in range(257))),
-            "nvidia: 257 devices, more than 256",
+            "nvidia: 257 devices or their cores, more than 256",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from tests.real.rights import LEASES, Rights, apply, grant, printed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-KINDS = ("rbac", "deployment", "static-pod")
+KINDS = ("rbac", "deployment", "static-pod", "extender")
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 BEYOND = ("impersonate", "bind", "escalate", "*")  # verbs that discovery does not name
 

@@ -224,7 +224,7 @@ TestHistories.settings = settings(
 
 RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
-    | {"max_in_flight"}
+    | {"max_in_flight", "offers"}
     | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"},  # made anew
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}

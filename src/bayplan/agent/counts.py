@@ -16,6 +16,7 @@ class Counts:
         self.refusals = 0  # of Allocate
         self.swapped = 0  # pods whose assignment was put right
         self.written = 0  # assignments for pods that had none
+        self.marked = 0  # pods that say in Neuron's words that they have got their devices
         self.drift = 0  # devices in use that nobody was given
         self.refused_assignments = 0  # another node's, of a newer version, or unreadable
         self.published = 0  # writes of the node's annotation or status

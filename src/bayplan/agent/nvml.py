@@ -57,7 +57,7 @@ class NvmlSource:
         self._failures = 0  # in a row
         self._told = Told()
 
-    def discover(self) -> Inventory:
+    def discover(self, machine: str | None = "") -> Inventory:
         try:
             found, warnings = self._ask()
             self._failures = 0

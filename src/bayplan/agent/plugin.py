@@ -8,17 +8,20 @@ import logging
 from asyncio import Event
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import grpc
 import grpc.aio
+from msgspec import Struct
 
 from bayplan.agent import wire
-from bayplan.agent.counts import Counts
+from bayplan.agent.counts import Counts, Told
 from bayplan.agent.pods import Wanted
-from bayplan.core.model.devices import Device, Devices
+from bayplan.agent.units import Unit, Units, units_of
+from bayplan.core.model.devices import Devices
 from bayplan.core.model.holdings import told
-from bayplan.core.model.vendors import DeviceClass
+from bayplan.core.model.vendors import DeviceClass, Resource
 
 log = logging.getLogger("bayplan")
 
@@ -32,27 +35,45 @@ class Chooser(Protocol):
         """The devices of the pod that is most likely asked for; None: of no pod that is known."""
 
     def promised(self, resource: str) -> frozenset[str]:
-        """Devices that pods were given, as wholes or in part."""
+        """Of its devices, or cores, those that pods were given by whatever name."""
 
     def allocated(self, resource: str, ids: frozenset[str]) -> None: ...
 
 
+class Ware(Struct, frozen=True):
+    """What a plugin gives: a resource of a class, on a machine whose files are under `root`."""
+
+    resource: Resource
+    device_class: DeviceClass
+    root: Path = Path("/")
+
+    @property
+    def variable(self) -> str:
+        return self.resource.environment or self.device_class.environment
+
+    def path(self, index: int) -> str:
+        """Of the device's file, or nothing."""
+        return self.device_class.device_path.replace("{index}", str(index))
+
+    def has_file(self, path: str) -> bool:
+        return (self.root / path.lstrip("/")).exists()
+
+
 class Plugin:
-    def __init__(
-        self, resource: str, device_class: DeviceClass, chooser: Chooser, counts: Counts
-    ) -> None:
-        self.resource, self._class = resource, device_class
+    def __init__(self, ware: Ware, chooser: Chooser, counts: Counts) -> None:
+        self.resource, self._ware = ware.resource.name, ware
         self._chooser, self.counts = chooser, counts
-        self._devices: dict[str, Device] = {}
+        self._units: Units = {}
+        self._no_file = Told()
         self._changed = Event()
         self._watches = 0
         self._period = 0  # of a server; its watches end with it
 
     def show(self, devices: Devices) -> None:
         """From now on these are the devices."""
-        found = {device.id: device for device in devices.devices}
-        if found != self._devices:
-            self._devices = found
+        found = units_of(self._ware.resource, devices)
+        if found != self._units:
+            self._units = found
             self._wake()
 
     @property
@@ -62,7 +83,7 @@ class Plugin:
 
     @property
     def has_healthy(self) -> bool:
-        return any(device.healthy for device in self._devices.values())
+        return any(unit.device.healthy for unit in self._units.values())
 
     def hang_up(self) -> None:
         """Ends the watches, so that a server that stops need only wait for real questions."""
@@ -100,7 +121,7 @@ class Plugin:
         try:
             while period == self._period:
                 changed = self._changed
-                yield wire.DeviceList(tuple(map(_shown, self._devices.values())))
+                yield wire.DeviceList(tuple(map(_shown, self._units.values())))
                 await changed.wait()
         finally:
             self._watches -= 1
@@ -147,10 +168,10 @@ class Plugin:
         if not ids or len(set(ids)) < len(ids):
             await self._refuse(context, code.INVALID_ARGUMENT, "no devices, or one of them twice")
         for id in ids:
-            if id not in self._devices:
+            if id not in self._units:
                 why = f"{self.resource} {id} is not a device of this node"
                 await self._refuse(context, code.NOT_FOUND, why)
-            if not self._devices[id].healthy:
+            if not self._units[id].device.healthy:
                 why = f"{self.resource} {id} is unhealthy"
                 await self._refuse(context, code.FAILED_PRECONDITION, why)
 
@@ -162,22 +183,36 @@ class Plugin:
         await context.abort(code, why)
 
     def _answer(self, ids: frozenset[str]) -> wire.Allocated:
-        if not self._class.environment:
-            return wire.Allocated()
-        devices = [self._devices[id] for id in self._ordered(ids)]
-        return wire.Allocated({self._class.environment: ",".join(told(self._class, devices))})
+        given = [self._units[id] for id in self._ordered(ids)]
+        names = told(self._ware.device_class, [unit.held for unit in given])
+        variable = self._ware.variable
+        return wire.Allocated(
+            {variable: ",".join(names)} if variable else {}, files=tuple(self._files(given))
+        )
+
+    def _files(self, given: list[Unit]) -> list[wire.DeviceFile]:
+        """Of the devices, or of those that have the cores. A file that is not there would keep the
+        container from starting."""
+        if not self._ware.device_class.device_path:
+            return []
+        paths = dict.fromkeys(self._ware.path(unit.device.index) for unit in given)
+        missing = [path for path in paths if not self._ware.has_file(path)]
+        words = f"{self.resource}: there is no {', '.join(missing)}; containers do without"
+        self._no_file.new([("", words)] if missing else [])
+        return [wire.DeviceFile(path, path, "rw") for path in paths if path not in missing]
 
     def _ordered(self, ids: frozenset[str]) -> tuple[str, ...]:
         return tuple(sorted(ids, key=self._place))
 
     def _place(self, id: str) -> tuple[int, str]:
-        device = self._devices.get(id)
-        return (device.index if device else 1 << 16), id
+        unit = self._units.get(id)
+        return (unit.held.index if unit else 1 << 16), id
 
 
 OPTIONS = wire.Options(pre_start_required=False, get_preferred_allocation_available=True)
 
 
-def _shown(device: Device) -> wire.Device:
+def _shown(unit: Unit) -> wire.Device:
+    device = unit.device
     topology = wire.Topology((wire.NumaNode(device.numa),)) if device.numa >= 0 else None
-    return wire.Device(device.id, wire.HEALTHY if device.healthy else wire.UNHEALTHY, topology)
+    return wire.Device(unit.held.id, wire.HEALTHY if device.healthy else wire.UNHEALTHY, topology)

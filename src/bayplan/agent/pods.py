@@ -19,6 +19,7 @@ from bayplan.core.model.devices import (
     Unknown,
     read_assignment,
 )
+from bayplan.core.model.dialects import NEURON_ALLOCATED, NEURON_SAID, NEURON_TYPE
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.reflector import Sink, Watched
 from bayplan.kube.wire import FullMetadata
@@ -27,6 +28,8 @@ log = logging.getLogger("bayplan")
 
 Key = tuple[str, str]  # namespace, name
 Place = tuple[str, str]  # container, resource
+NEURON = (*NEURON_SAID, NEURON_TYPE, NEURON_ALLOCATED)
+_LONGEST = 1 << 10  # characters that are kept of such an annotation; right ones are shorter
 Settled = Mapping[tuple[str, Place], frozenset[str]]  # by pod uid and place: what it really holds
 
 
@@ -41,6 +44,7 @@ class Pod(Struct, frozen=True):
     is_waiting: bool  # it has not started yet, and may
     has_ended: bool
     told: dict[Place, frozenset[str]]  # what its status says that its init containers got
+    neuron: dict[str, str] = {}  # what it carries in the words of Neuron's extension
 
     def entries(self, node: str) -> tuple[Held, ...]:
         """What it was given, if it was given it here."""
@@ -170,7 +174,8 @@ _decode = msgspec.json.Decoder(_Pod).decode
 def decode_pod(raw: Raw | bytes) -> Pod:
     found = _decode(raw)
     about, status = found.metadata, found.status or _Status()
-    text = (about.annotations or {}).get(ASSIGNMENT)
+    annotations = about.annotations or {}
+    text = annotations.get(ASSIGNMENT)
     assignment = None if text is None else read_assignment(text)
     spec, phase = found.spec, status.phase or "Pending"
     return Pod(
@@ -186,6 +191,7 @@ def decode_pod(raw: Raw | bytes) -> Pod:
         is_waiting=phase == "Pending" and about.deletion_timestamp is None,
         has_ended=phase in ("Succeeded", "Failed"),
         told=_told(status.init_container_statuses or []),
+        neuron={key: annotations[key][:_LONGEST] for key in NEURON if key in annotations},
     )
 
 

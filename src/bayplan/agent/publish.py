@@ -29,6 +29,7 @@ from bayplan.core.model.devices import (
     read_inventory,
     write_inventory,
 )
+from bayplan.core.model.inventories import TYPES
 from bayplan.core.model.quantity import NANO, BadQuantity, parse_json
 from bayplan.core.model.vendors import FULL_COMPUTE, Resource, Vendors
 from bayplan.kube.client import NODES, Client
@@ -39,6 +40,7 @@ from bayplan.kube.wire import FullMetadata
 
 log = logging.getLogger("bayplan")
 
+CURRENT_S = 5.0  # for the node as it is now
 LOOK_S = 10.0  # pods that held sick devices may have gone
 FIRST_PAUSE_S, LAST_PAUSE_S = (
     0.1,
@@ -50,6 +52,7 @@ class NodeSeen(Struct, frozen=True):
     annotation: str | None
     capacity: dict[str, Raw]
     allocatable: dict[str, Raw]
+    machine: str  # its type, if it says so
 
 
 class Publisher:
@@ -63,6 +66,7 @@ class Publisher:
         self._changed = asyncio.Event()
         self._told = Told()
         self.is_published = False
+        self.machine: str | None = None  # its type; None: nobody has looked
         selector = f"metadata.name={node}"
         self.watched = Watched(NODES.path(), decode_node, field_selector=selector)
 
@@ -74,6 +78,19 @@ class Publisher:
     def allocatable(self, resource: str) -> int | None:
         """As the node's status has it; None: it says nothing."""
         return None if self._seen is None else amount(self._seen.allocatable, resource)
+
+    async def look(self) -> None:
+        """Asks what the node says of its machine, before the watch brings it; in vain perhaps."""
+        self.machine = ""
+        try:
+            async with self._clock.timeout(CURRENT_S):
+                params = {"fieldSelector": self.watched.field_selector}
+                body = await self._client.request("GET", NODES.path(), params=params)
+            for raw in msgspec.json.decode(body, type=_List).items or ():
+                self.machine = decode_node(raw).machine
+        except (ApiError, TransportError, TimeoutError, msgspec.MsgspecError) as error:
+            self._counts.troubles += 1
+            log.warning("what machine node %s is cannot be told: %s", self._node, error)
 
     async def run(self) -> NoReturn:
         """Until cancelled."""
@@ -137,11 +154,12 @@ class Publisher:
 
     def replace(self, items: list[NodeSeen], resource_version: str) -> None:
         self._seen = items[0] if items else None
+        self.machine = self._seen.machine if self._seen is not None else self.machine
         if not items:
             log.warning("there is no node %s yet", self._node)
 
     def put(self, item: NodeSeen) -> None:
-        self._seen = item
+        self._seen, self.machine = item, item.machine
         self._changed.set()
 
     def drop(self, item: NodeSeen) -> None:
@@ -183,6 +201,8 @@ def _total(resource: Resource, devices: Devices, held: Iterable[Held]) -> int:
             return total + FULL_COMPUTE * len(healthy)
         case "whole":
             return total + len(healthy)
+        case "core":
+            return total + sum(device.cores for device in healthy.values())
 
 
 def amount(amounts: dict[str, Raw], name: str) -> int | None:
@@ -197,6 +217,10 @@ class _Status(Struct):
     allocatable: dict[str, Raw] | None = None
 
 
+class _List(Struct):
+    items: list[Raw] | None = None
+
+
 class _Node(Struct):
     metadata: FullMetadata
     status: _Status | None = None
@@ -209,7 +233,9 @@ def decode_node(raw: Raw | bytes) -> NodeSeen:
     found = _decode(raw)
     status = found.status or _Status()
     text = (found.metadata.annotations or {}).get(INVENTORY)
-    return NodeSeen(text, _own(status.capacity), _own(status.allocatable))
+    labels = found.metadata.labels or {}
+    machine = next((labels[key] for key in TYPES if key in labels), "")
+    return NodeSeen(text, _own(status.capacity), _own(status.allocatable), machine)
 
 
 def _own(amounts: dict[str, Raw] | None) -> dict[str, Raw]:

@@ -7,13 +7,14 @@ in between is not lost, and the patch is made anew.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from typing import NoReturn
 
 import grpc.aio
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.agent import wire
 from bayplan.agent.counts import Counts, Told
@@ -31,6 +32,7 @@ from bayplan.agent.truth import (
     named,
     real_places,
 )
+from bayplan.agent.units import Cell
 from bayplan.kube.client import PASSING, PODS, Client
 from bayplan.kube.transport import MERGE_PATCH, ApiError, TransportError
 
@@ -42,6 +44,11 @@ RECORDED_S = 5.0  # the kubelet has taken a pod into its account by then
 REFUSED_S = 300.0  # a correction that the API server will not have is tried again after it
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.5  # it allows 100 questions a second
 _LARGEST = 16 << 20  # bytes of the account; the kubelet's own limit
+_DONE = {
+    "written": "wrote the assignment",
+    "swapped": "put right the assignment",
+    "marked": "put right the annotations",
+}
 
 
 class Reconciler:
@@ -65,6 +72,8 @@ class Reconciler:
 
     async def prefer(self, wanted: Wanted) -> frozenset[str] | None:
         """From memory; if nobody is known to wait, the pod may be newer than that: from the API."""
+        taken = self._sharing(wanted.resource, self._taken_by_other_names(wanted.resource))
+        wanted = replace(wanted, available=wanted.available - taken)
         try:
             async with self._clock.timeout(CURRENT_S):
                 await self._pods.synced_once.wait()
@@ -80,15 +89,35 @@ class Reconciler:
             return None
 
     def promised(self, resource: str) -> frozenset[str]:
-        device_class, _ = self.served.vendors.resources[resource]
-        names = {each.name for each in device_class.resources}
-        return frozenset(
-            device.id
+        served = self.served
+        given = {
+            cell
             for pod in self._pods.all()
             if not pod.has_ended
-            for held in pod.entries(self.served.node)
-            if held.resource in names
-            for device in held.devices
+            for held in pod.entries(served.node)
+            for cell in served.cells(held.resource, (device.id for device in held.devices))
+        }
+        return self._sharing(resource, given | self._taken_by_other_names(resource))
+
+    def _taken_by_other_names(self, resource: str) -> set[Cell]:
+        """The kubelet counts each resource by itself, and calls free what is taken by another."""
+        recent = ((each.resource, each.ids) for each in self._recent)
+        settled = ((place[1], ids) for (_, place), ids in self._settled.items())
+        return {
+            cell
+            for other, ids in (*recent, *settled)
+            if other != resource
+            for cell in self.served.cells(other, ids)
+        }
+
+    def _sharing(self, resource: str, cells: Set[Cell]) -> frozenset[str]:
+        """The devices, or cores, of a resource that are made of some of these."""
+        device_class, _ = self.served.vendors.resources[resource]
+        units = self.served.units(resource) or {}
+        return frozenset(
+            id
+            for id, unit in units.items()
+            if any((device_class.name, core) in cells for core in unit.cores)
         )
 
     def allocated(self, resource: str, ids: frozenset[str]) -> None:
@@ -216,12 +245,14 @@ class Reconciler:
             return error.status != 409
         until = self._clock.time() + RECORDED_S
         self._lately |= dict.fromkeys(named([pod], self.served.node), until)
-        if correction.is_new:
-            self._counts.written += 1
-        else:
-            self._counts.swapped += 1
-        how = "written" if correction.is_new else "put right"
-        log.info("the assignment of %s is %s: %s", name(pod.key), how, _shown(correction))
+        match correction.what:
+            case "written":
+                self._counts.written += 1
+            case "swapped":
+                self._counts.swapped += 1
+            case "marked":
+                self._counts.marked += 1
+        log.info("%s of %s: %s", _DONE[correction.what], name(pod.key), _shown(correction))
         return True
 
 
@@ -244,7 +275,7 @@ def _served(account: Account, key: Key, served: Served) -> Places:
     return {
         place: ids
         for place, ids in account[key].items()
-        if ids and served.devices(place[1]) is not None
+        if ids and served.units(place[1]) is not None
     }
 
 

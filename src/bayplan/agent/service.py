@@ -16,13 +16,14 @@ from msgspec import Struct
 
 from bayplan.agent.counts import Counts, Told
 from bayplan.agent.endpoint import Endpoint
-from bayplan.agent.inventory import BadInventory, Source, complete, must_fit
-from bayplan.agent.plugin import Plugin
+from bayplan.agent.inventory import BadInventory, NodeNotSeen, Source, complete, must_fit
+from bayplan.agent.plugin import Plugin, Ware
 from bayplan.agent.pods import PodsHere
 from bayplan.agent.publish import Publisher
 from bayplan.agent.reconcile import Reconciler
 from bayplan.agent.status import serving
 from bayplan.agent.truth import Served
+from bayplan.agent.units import is_served
 from bayplan.core.model.devices import Devices, Inventory, write_inventory
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
@@ -44,6 +45,7 @@ class Settings(Struct, frozen=True):
     discover_s: float = 30.0
     reconcile_s: float = 10.0
     poll_s: float = 1.0  # of the sockets' files
+    root: Path = Path("/")  # of the machine, for the files of devices
 
 
 async def serve(
@@ -129,7 +131,11 @@ class Agent:
 
     async def _discover(self) -> Inventory:
         """In a thread: a driver may take its time."""
-        inventory = await asyncio.to_thread(self._source.discover)
+        try:
+            inventory = await asyncio.to_thread(self._source.discover, self.publisher.machine)
+        except NodeNotSeen:
+            await self.publisher.look()
+            inventory = await asyncio.to_thread(self._source.discover, self.publisher.machine)
         must_fit(write_inventory(inventory))
         return inventory
 
@@ -156,12 +162,13 @@ class Agent:
         self.reconciler.served = Served(self._settings.node, self._vendors, inventory.classes)
         for resource, (device_class, kind) in self._vendors.resources.items():
             devices = inventory.classes.get(device_class.name, Devices(()))
-            if kind.kind != "whole" or kind.published:
+            if not is_served(kind):
                 continue
             if resource not in self._plugins:
                 if not devices.devices:
                     continue
-                plugin = Plugin(resource, device_class, self.reconciler, self.counts)
+                ware = Ware(kind, device_class, self._settings.root)
+                plugin = Plugin(ware, self.reconciler, self.counts)
                 endpoint = Endpoint(
                     plugin,
                     self._settings.device_plugins,

@@ -13,6 +13,7 @@ _HELP = {
     "refusals": "Allocations that were refused: unknown or unhealthy devices.",
     "swapped": "Pods that held other devices than they were given; their assignment was put right.",
     "written": "Assignments that were written for pods that had none.",
+    "marked": "Pods that were told, in Neuron's annotations alone, which devices they have got.",
     "drift": "Devices in use that nobody was given, or whose pod is gone.",
     "refused_assignments": "Assignments that were not used: another node's, newer, unreadable.",
     "published": "Writes of the node's annotation or status.",

@@ -81,8 +81,22 @@ class IdsPerContainer(Struct, frozen=True):
     containers: tuple[Ids, ...] = ()
 
 
+class Mount(Struct, frozen=True):
+    container_path: str = ""
+    host_path: str = ""
+    read_only: bool = False
+
+
+class DeviceFile(Struct, frozen=True):
+    container_path: str = ""
+    host_path: str = ""
+    permissions: str = ""  # of r, w and m
+
+
 class Allocated(Struct, frozen=True):
     environment: dict[str, str] = {}
+    mounts: tuple[Mount, ...] = ()  # not used; here for its number
+    files: tuple[DeviceFile, ...] = ()
 
 
 class AllocatedPerContainer(Struct, frozen=True):

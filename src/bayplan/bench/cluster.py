@@ -6,7 +6,7 @@ taken here.
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import aiohttp
@@ -78,6 +78,10 @@ class Cluster:
     ) -> None:
         bodies = (pod(f"{prefix}-{i:05d}", scheduler) for i in range(count))
         asyncio.run(self._create(PODS, bodies, per_second))
+
+    def create(self, path: str, objects: Iterable[object]) -> None:
+        """Objects of another kind than the nodes and pods here."""
+        asyncio.run(self._create(path, map(_encode, objects)))
 
     def clear_pods(self) -> None:
         """Every pod and every event, at once."""

@@ -263,8 +263,9 @@ class Watching:
         self._process = Process("observer", [*command, str(self._out)], log)
         self._process.wait_until(lambda: b"watching" in log.read_bytes())
 
-    def wait(self, contender: Process, pods: int) -> Sight:
-        """What it saw; an error if not every pod was bound, once, to a node with room."""
+    def wait(self, contender: Process, pods: int, most: int = GPUS) -> Sight:
+        """What it saw; an error if not every pod was bound, once, to a node with room for `most`
+        pods."""
         try:
             while not self._out.exists():
                 for process in (contender, self._process):
@@ -274,7 +275,7 @@ class Watching:
         finally:
             self._process.stop()
         sight = msgspec.json.decode(self._out.read_bytes(), type=Sight)
-        if sight.bound < pods or sight.moved or sight.most_on_a_node > GPUS:
+        if sight.bound < pods or sight.moved or sight.most_on_a_node > most:
             raise BenchError(
                 f"{contender.name} bound {sight.bound} of {pods} pods, moved {sight.moved}, and "
                 f"put up to {sight.most_on_a_node} on a node:\n{contender.tail()}"

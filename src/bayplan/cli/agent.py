@@ -15,13 +15,15 @@ HELP = """Serve this node's devices to its kubelet as the scheduler has assigned
 It runs on every node that has devices, beside the kubelet. It tells the cluster which devices there
 are, steers the kubelet to those of a pod's assignment, and puts right what came out otherwise.
 
-Devices are asked of NVML, unless --inventory or --devices names them. --config is the scheduler's
-file; only its device classes are read.
+Devices are those of AWS Neuron if the machine has any, else those that NVML finds, unless
+--inventory or --devices names them. --config is the scheduler's file; only its device classes are
+read.
 
 \b
 Examples:
   bayplan agent --node gpu-1
   bayplan agent --node test-1 --kubeconfig admin.conf --devices nvidia=4x16384MiB
+  bayplan agent --node test-2 --kubeconfig admin.conf --devices neuron=trn1.32xlarge
   bayplan agent --print-inventory
 """
 
@@ -34,11 +36,26 @@ Examples:
 @click.option(
     "--devices",
     "listed",
-    metavar="CLASS=N[xMEMORY]",
+    metavar="CLASS=N[xSIZE]",
     multiple=True,
-    help="The devices, such as nvidia=4x16384MiB; once per class.",
+    help="The devices, such as nvidia=4x16384MiB, neuron=4x2cores, or neuron=inf2.48xlarge; "
+    "once per class.",
 )
 @click.option("--inventory", metavar="FILE", help="The devices, as YAML or JSON.")
+@click.option(
+    "--instance-type",
+    "machine",
+    metavar="TYPE",
+    default="",
+    help="Of this machine, for Neuron devices, if it does not say so itself.",
+)
+@click.option(
+    "--root",
+    metavar="DIR",
+    default="/",
+    show_default=True,
+    help="Where the machine's /dev and /sys are.",
+)
 @click.option(
     "--device-plugins",
     metavar="DIR",
@@ -68,6 +85,8 @@ def agent(
     kubeconfig: str | None,
     listed: tuple[str, ...],
     inventory: str | None,
+    machine: str,
+    root: str,
     device_plugins: str,
     pod_resources: str,
     listen: str,
@@ -82,30 +101,36 @@ def agent(
     log_to_stderr(verbose)
     try:
         vendors = load_vendors(config_file) if config_file else Vendors()
-        source = _source(listed, inventory, vendors)
+        source = _named(listed, inventory, vendors) or _found(vendors, root, machine)
         if print_inventory:
             _print(source)
             return
         if not node:
             raise BadInput("which node is this? Give --node, or set $NODE_NAME")
-        _serve(node, (device_plugins, pod_resources, listen), (source, vendors), kubeconfig)
+        places = (device_plugins, pod_resources, listen, root)
+        _serve(node, places, (source, vendors), kubeconfig)
     except (BadConfig, BadInventory) as error:
         raise BadInput(str(error)) from None
 
 
-def _source(listed: tuple[str, ...], inventory: str | None, vendors: "Vendors") -> "Source":
+def _named(listed: tuple[str, ...], inventory: str | None, vendors: "Vendors") -> "Source | None":
     from bayplan.agent.inventory import FileSource, ListedSource
-    from bayplan.agent.nvml import NAME, NvmlSource
 
     if listed and inventory:
         raise BadInput("--devices and --inventory both name the devices; give one of them")
     if listed:
         return ListedSource(listed, vendors)
-    if inventory:
-        return FileSource(inventory, vendors)
-    if NAME not in vendors.classes:
-        raise BadInput(f"the configuration has no device class {NAME} for what NVML finds")
-    return NvmlSource()
+    return FileSource(inventory, vendors) if inventory else None
+
+
+def _found(vendors: "Vendors", root: str, machine: str) -> "Source":
+    from pathlib import Path
+
+    from bayplan.agent.neuron import MachineSource, NeuronSource
+    from bayplan.agent.nvml import NvmlSource
+
+    neuron = NeuronSource(vendors.classes["neuron"], Path(root), machine)
+    return MachineSource(neuron, NvmlSource())
 
 
 def _print(source: "Source") -> None:
@@ -116,7 +141,7 @@ def _print(source: "Source") -> None:
 
 def _serve(
     node: str,
-    places: tuple[str, str, str],
+    places: tuple[str, str, str, str],
     devices: tuple["Source", "Vendors"],
     kubeconfig: str | None,
 ) -> None:
@@ -135,8 +160,8 @@ def _serve(
     from bayplan.kube.credentials import CredentialsError
     from bayplan.kube.transport import ApiError
 
-    device_plugins, pod_resources, listen = places
-    settings = Settings(node, Path(device_plugins), pod_resources, listen)
+    device_plugins, pod_resources, listen, root = places
+    settings = Settings(node, Path(device_plugins), pod_resources, listen, root=Path(root))
     try:
         # not uvloop: it is a MiB more, and there is nothing here that it makes faster
         asyncio.run(serve(settings, *devices, kubeconfig))

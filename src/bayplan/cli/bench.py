@@ -29,6 +29,7 @@ CONTENDERS = (  # name, prefix of its keys
     ("bayplan", "bayplan"),
     ("bare loop", "bare_loop"),
 )
+EXTENDERS = (("no extender", "none"), ("accept-all", "accept_all"), ("bayplan", "bayplan"))
 FIGURES = (  # heading, key without the prefix, format
     ("PODS/S", "pods_per_s", "{:,.0f}"),
     ("WITH EVENTS/S", "events_pods_per_s", "{:,.0f}"),
@@ -43,6 +44,7 @@ HELP = """Measure Bayplan on this machine.
 Examples:
   bayplan bench engine --quick
   bayplan bench throughput --quick
+  bayplan bench extender --quick
 """
 ENGINE_HELP = """Decisions per second of the engine, beside a bare NumPy loop in the same run.
 
@@ -70,6 +72,15 @@ It starts etcd and kube-apiserver on this machine, as `bayplan bench throughput`
 \b
 Example:
   bayplan bench memory --quick
+"""
+EXTENDER_HELP = """The extender: how fast it filters, and kube-scheduler's pods per second with it.
+
+It starts etcd and kube-apiserver on this machine, as `bayplan bench throughput` does.
+
+\b
+Examples:
+  bayplan bench extender --quick
+  bayplan bench extender --rounds 3 -o json
 """
 
 
@@ -174,6 +185,49 @@ def bench_memory(quick: bool, output: str) -> None:
     except throughput.BenchError as error:
         raise BadInput(str(error)) from None
     click.echo(msgspec.json.encode(report) if output == "json" else render_memory(report))
+
+
+@bench.command(name="extender", help=EXTENDER_HELP)
+@click.option("--rounds", type=click.IntRange(1, 100), help="Of each contender.  [default: 5]")
+@click.option("--quick", is_flag=True, help="One round, 300 nodes, 600 pods; fewer filters.")
+@OUTPUT
+def bench_extender(rounds: int | None, quick: bool, output: str) -> None:
+    from msgspec.structs import replace
+
+    from bayplan.bench import extender, throughput
+
+    plan = extender.QUICK if quick else extender.Plan()
+    if rounds is not None:
+        plan = replace(plan, rounds=rounds)
+    try:
+        report = extender.run(plan, progress)
+    except throughput.BenchError as error:
+        raise BadInput(str(error)) from None
+    click.echo(msgspec.json.encode(report) if output == "json" else render_extender(report))
+
+
+def render_extender(report: dict[str, Any]) -> str:
+    """Times of filters, then a line per contender, then what follows from them."""
+    rows = [
+        [
+            name,
+            f"{report[f'{key}_pods_per_s']:,.1f}",
+            f"{report[f'{key}_cpu_ms_per_pod']:.2f}",
+        ]
+        for name, key in EXTENDERS
+    ]
+    return "\n".join(
+        [
+            "a filter over {filter_nodes:,} names beside 16 binds in flight: "
+            "p50 {filter_ms_p50:.2f} ms, p99 {filter_ms_p99:.2f} ms".format(**report),
+            "each of 16 filters at once: p50 {filter16_ms_p50:.2f} ms, "
+            "p99 {filter16_ms_p99:.2f} ms".format(**report),
+            table(["KUBE-SCHEDULER WITH", "PODS/S", "EXTENDER CPU MS/POD"], rows),
+            "{nodes:,} nodes, {pods:,} pods: with bayplan {throughput_ratio:.2f} times as fast as "
+            "with accept-all, {bayplan_over_none:.2f} times as fast as with none; "
+            "{conflict_rate:.2%} of {binds:,.0f} binds were refused".format(**report),
+        ]
+    )
 
 
 def render_throughput(report: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ COMMANDS = (
     "check",
     "demo",
     "dump",
+    "extender",
     "fits",
     "manifests",
     "replay",

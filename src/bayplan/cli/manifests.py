@@ -67,7 +67,17 @@ Examples:
   bayplan manifests policy --user system:kube-scheduler | kubectl apply -f -   # for static pods
   bayplan manifests policy --user system:serviceaccount:batch:second | kubectl apply -f -
 """
+EXTENDER_HELP = """The extender for kube-scheduler, its rights, and a kube-scheduler that asks it.
 
+Without --part all of it is printed. The part kube-scheduler is for clusters whose own one cannot be
+configured; its image should be of the cluster's version.
+
+\b
+Examples:
+  bayplan manifests extender --image registry.example/bayplan:1.0 | kubectl apply -f -
+  bayplan manifests extender --part rbac --part config | kubectl apply -f -
+  bayplan manifests extender --scheduler-name my-scheduler --part kube-scheduler
+"""
 ALNAIR_HELP = """A configuration in the place of Alnair's vGPU scheduler, for `bayplan run`.
 
 \b
@@ -102,6 +112,8 @@ def selector_of(text: str) -> str:
 
 
 AGENT = "bayplan-agent"  # not the scheduler's name: both have an account and a role
+EXTENDER = "bayplan-extender"
+EXTENDER_PARTS = ("rbac", "guard", "config", "deployment", "service", "kube-scheduler")
 NAMESPACE = click.option(
     "--namespace", type=name_of, default="kube-system", show_default=True, metavar="NAME"
 )
@@ -192,6 +204,46 @@ def agent(
     click.echo(render("agent", values), nl=False)
 
 
+@manifests.command(help=EXTENDER_HELP)
+@NAMESPACE
+@click.option(
+    "--name",
+    type=name_of,
+    default=EXTENDER,
+    show_default=True,
+    metavar="NAME",
+    help="What the names of all objects begin with, and of the lease.",
+)
+@IMAGE
+@click.option("--replicas", type=click.IntRange(1), default=2, show_default=True)
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    type=name_of,
+    multiple=True,
+    default=("neuron-scheduler",),
+    show_default=True,
+    metavar="NAME",
+    help="By which pods ask for the kube-scheduler; may be repeated.",
+)
+@click.option(
+    "--scheduler-image",
+    type=image_of,
+    default="kube-scheduler:v1.36.3",
+    show_default=True,
+    metavar="IMAGE",
+)
+@click.option("--part", "parts", type=click.Choice(EXTENDER_PARTS), multiple=True)
+def extender(
+    replicas: int, schedulers: tuple[str, ...], parts: tuple[str, ...], **values: str
+) -> None:
+    profiles = (f"    - schedulerName: {each}" for each in dict.fromkeys(schedulers))
+    values |= {"replicas": str(replicas), "profiles": "\n".join(profiles)}
+    chosen = [part for part in EXTENDER_PARTS if not parts or part in parts]
+    printed = (render(f"extender/{part}", values) for part in chosen)
+    click.echo("---\n".join(printed), nl=False)
+
+
 @manifests.command(help=POLICY_HELP)
 @NAMESPACE
 @click.option(
@@ -205,7 +257,7 @@ def agent(
 @click.option(
     "--extender",
     type=name_of,
-    default="bayplan-extender",
+    default=EXTENDER,
     show_default=True,
     metavar="NAME",
     help="Its account.",

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from bayplan.core.model.dialects import NEURON_MAPS
 from bayplan.core.model.holdings import bound_holding
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Image, Node
@@ -80,16 +81,17 @@ class Reader:
             allocatable = amounts(status.allocatable, "status.allocatable")
         except Wrong as wrong:
             raise Unreadable(what, wrong.field, wrong.why) from None
-        name = metadata.name or ""
+        name, labels, noted = metadata.name or "", self._labels(metadata), _noted(metadata)
+        amount = {
+            intern(resource): counted(resource, nano)
+            for resource, nano in allocatable.items()
+            if resource == "pods" or is_counted(resource)
+        }
         return Node(
             name=intern(name),
             uid=metadata.uid or name,
-            labels=self._labels(metadata),
-            allocatable={
-                intern(resource): counted(resource, nano)
-                for resource, nano in allocatable.items()
-                if resource == "pods" or is_counted(resource)
-            },
+            labels=labels,
+            allocatable=amount,
             taints=tuple(
                 self._keep(Taint(t.key or "", t.value or "", t.effect or ""))
                 for t in spec.taints or ()
@@ -99,7 +101,8 @@ class Reader:
                 Image(tuple(map(intern, image.names or ())), image.size_bytes or 0)
                 for image in status.images or ()
             ),
-            pools=pools_of(_noted(metadata), self._vendors),
+            pools=pools_of(noted, self._vendors, labels, amount),
+            maps={key: noted[key] for key in NEURON_MAPS if key in noted},
         )
 
     def namespace(self, source: Source) -> tuple[str, dict[str, str]]:

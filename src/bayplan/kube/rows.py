@@ -11,7 +11,7 @@ from bayplan.core.model.vendors import Vendors
 from bayplan.kube import wire
 from bayplan.kube.terms import Wrong, node_term, preferred_nodes
 
-MOST_CLASSES = 15  # of devices in one pod; each has its reasons
+MOST_CLASSES = 5  # of devices in one pod; each has its reasons
 
 
 def amounts(quantities: wire.Quantities, field: str) -> dict[str, int]:
@@ -127,6 +127,7 @@ def _devices(spec: wire.PodSpec, vendors: Vendors) -> tuple[DeviceAsk, ...]:
                             amount,
                             resource.unit_mib,
                             phase,
+                            device_class.model == "contiguous",
                         )
                     )
     if len({ask.device_class for ask in found}) > MOST_CLASSES:

@@ -51,6 +51,12 @@ class DeviceAnnotations(Wire):
     hami_node: str | None = field(default=None, name=dialects.HAMI_NODE)
     hami_held: str | None = field(default=None, name=dialects.HAMI_HELD)
     hami_to_come: str | None = field(default=None, name=dialects.HAMI_TO_COME)
+    neuron_ids: str | None = field(default=None, name=dialects.NEURON_IDS)
+    neuron_type: str | None = field(default=None, name=dialects.NEURON_TYPE)
+    neuron_devices: str | None = field(default=None, name=dialects.NEURON_DEVICES)
+    neuron_cores: str | None = field(default=None, name=dialects.NEURON_CORES)
+    neuron_device_map: str | None = field(default=None, name=dialects.NEURON_DEVICE_MAP)
+    neuron_core_map: str | None = field(default=None, name=dialects.NEURON_CORE_MAP)
 
     def there(self) -> dict[str, str]:
         names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)

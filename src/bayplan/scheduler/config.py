@@ -6,17 +6,18 @@ before anything starts: plugins exist, arguments fit them, times follow from eac
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import yaml
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import replace
 
 from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, Profile, ProfileConfig
 from bayplan.core.model import quantity
-from bayplan.core.model.requests import is_counted
-from bayplan.core.model.vendors import DeviceClass, Resource, Vendors
+from bayplan.core.model.vendors import DeviceClass, Vendors
 from bayplan.core.plugins.registry import DEFAULT, installed
+from bayplan.scheduler.deviceconfig import check_devices
 from bayplan.scheduler.pluginsets import resolve
 from bayplan.scheduler.strict import PARSE, Fault, build, shown
 
@@ -117,6 +118,24 @@ class JournalSettings(Struct, frozen=True, rename="camel"):
     keep: Annotated[int, Meta(ge=0)] = 5
 
 
+class Tls(Struct, frozen=True, rename="camel"):
+    """Without a certificate there is no TLS; with a CA for clients, they need one too."""
+
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = msgspec.field(default="", name="clientCAFile")
+
+
+class ExtenderSettings(Struct, frozen=True, rename="camel"):
+    """What `bayplan extender` serves kube-scheduler with."""
+
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 12_345
+    policy: Literal["binpack", "spread"] = "binpack"  # of nodes and devices
+    tls: Tls = Tls()
+    max_body_size: Bytes = 32 << 20
+    request_timeout: Seconds = 10.0
+
+
 class Configuration(Struct, frozen=True, rename="camel"):
     """What a file says, or would say if it said everything. Times are in seconds."""
 
@@ -134,6 +153,7 @@ class Configuration(Struct, frozen=True, rename="camel"):
     pod_initial_backoff_seconds: Count = 1
     pod_max_backoff_seconds: Count = 10
     devices: tuple[DeviceClass, ...] = ()  # beside those that are known, or in their place
+    extender: ExtenderSettings = ExtenderSettings()
 
     @property
     def vendors(self) -> Vendors:
@@ -199,46 +219,17 @@ def _checked(document: dict[str, Any]) -> Configuration:
         raise Fault("podMaxBackoffSeconds", f"is less than podInitialBackoffSeconds, {first}")
     if config.api == config.listen and not config.api.endswith(":0"):
         raise Fault("api", f"{config.api} is the address of listen too")
-    _check_devices(config)
+    check_devices(config.devices, config.vendors)
+    _check_tls(config.extender.tls)
     return replace(config, profiles=_resolved(config.profiles))
 
 
-def _check_devices(config: Configuration) -> None:
-    """Every resource means devices of one class."""
-    names = [each.name for each in config.devices]
-    for i, each in enumerate(config.devices):
-        if each.name in names[:i]:
-            raise Fault(f"devices[{i}].name", f"devices[{names.index(each.name)}] has it too")
-    owner: dict[str, str] = {}
-    speaks: dict[str, str] = {}  # dialect: class
-    for each in config.vendors.classes.values():
-        at = f"devices[{names.index(each.name)}]" if each.name in names else f"class {each.name}"
-        for k, dialect in enumerate(each.dialects):
-            if speaks.setdefault(dialect, each.name) != each.name:
-                why = f"{dialect} tells of the devices of class {speaks[dialect]} already"
-                raise Fault(f"{at}.dialects[{k}]", why)
-        for j, resource in enumerate(each.resources):
-            if resource.name in owner:
-                why = f"{resource.name} is of class {owner[resource.name]} already"
-                raise Fault(f"{at}.resources[{j}].name", why)
-            owner[resource.name] = each.name
-            _check_resource(resource, f"{at}.resources[{j}]")
-        if not each.resources:
-            raise Fault(f"{at}.resources", "name at least one")
-        wholes = [resource.name for resource in each.resources if resource.kind == "whole"]
-        if len(wholes) > 1:
-            raise Fault(f"{at}.resources", f"{' and '.join(wholes)} are both whole devices")
-
-
-def _check_resource(resource: Resource, at: str) -> None:
-    if not is_counted(resource.name):
-        raise Fault(f"{at}.name", f"{resource.name} is not a name that pods can ask for")
-    if resource.kind == "whole" and resource.published:
-        raise Fault(f"{at}.published", "whole devices are served by a device plugin")
-    if resource.kind != "memory" and resource.unit_mib != 1:
-        raise Fault(f"{at}.unitMib", f"a resource of kind {resource.kind} has none")
-    if "bayplan.dev/" in resource.timestamp:
-        raise Fault(f"{at}.timestamp", f"{resource.timestamp} is a key of our own")
+def _check_tls(tls: Tls) -> None:
+    if bool(tls.cert_file) != bool(tls.key_file):
+        missing = "keyFile" if tls.cert_file else "certFile"
+        raise Fault(f"extender.tls.{missing}", "is missing: a certificate and its key go together")
+    if tls.client_ca_file and not tls.cert_file:
+        raise Fault("extender.tls.certFile", "is missing: clients are only asked over TLS")
 
 
 def _check_kind(document: dict[str, Any]) -> None:

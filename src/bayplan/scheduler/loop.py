@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -83,6 +84,7 @@ class Loop:
         self._stopping = False
         self.ticked_at = self._clock.time()
         self.is_ready = False
+        self.turned: Callable[[bool], None] = lambda leads: None  # told who leads from now on
 
     # ---- from outside; on the loop's own thread
 
@@ -95,6 +97,7 @@ class Loop:
         """The lease is lost: nothing is decided any more, and binds not sent are forgotten."""
         self.leads = self._must_read = False
         self.writer.abandon("the lease was lost")
+        self.turned(False)
 
     def stop(self) -> None:
         self._stopping = True
@@ -106,7 +109,7 @@ class Loop:
         """Until `stop`."""
         await self._sync()
         while not self._stopping:
-            self._hear()
+            self.hear()
             if self._must_read:
                 await self._read_pods()
                 continue
@@ -121,17 +124,19 @@ class Loop:
 
     async def _sync(self) -> None:
         while not self.watches.synced and not self._stopping:
-            self._hear()
+            self.hear()
             self.ticked_at = self._clock.time()
             await self.inbox.wait(LONGEST_WAIT_S)
         while self.inbox and not self._stopping:
-            self._hear()
+            self.hear()
             self.ticked_at = self._clock.time()
             await asyncio.sleep(0)
         gc.collect()
         gc.freeze()  # what was listed stays: the collector need not walk it again and again
         gc.set_threshold(*GC_THRESHOLDS)
         self.is_ready = True
+        if self.leads:
+            self.turned(True)
         cluster = self.engine.cluster
         log.info("ready: %d nodes, %d pods", cluster.node_count, len(self.watches.pods.known))
 
@@ -155,15 +160,17 @@ class Loop:
             await self._clock.sleep(LONGEST_WAIT_S)
             return
         while self.inbox:
-            self._hear()
+            self.hear()
         if self._must_read and turn == self._turns:  # the leader still, and since before the read
             self._must_read, self.leads = False, True
+            self.turned(True)
             log.info("leading")
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
+        """What has arrived becomes known."""
         now = self._clock.time()
         for event in self.inbox.take(EVENTS_PER_ROUND):
-            self._step(event, now)
+            self.step(event, now)
             if isinstance(event, on.PodGone):
                 self.writer.forget(event.uid)
 
@@ -171,15 +178,16 @@ class Loop:
         """One round; whether there may be more to decide right away."""
         now = self._clock.time()
         self.writer.tick(now)
-        return self._step(on.Tick(TRIES_PER_ROUND), now) > 0
+        return bool(self.step(on.Tick(TRIES_PER_ROUND), now))
 
-    def _step(self, event: on.Event, now: float) -> int:
+    def step(self, event: on.Event, now: float) -> list[do.Effect]:
+        """Tells the engine, and carries out what it wants."""
         effects = self.engine.handle(event, now)
         for recorder in self.recorders:
             recorder.step(event, now, effects)
         for effect in effects:
             self._carry_out(effect)
-        return len(effects)
+        return effects
 
     def _carry_out(self, effect: do.Effect) -> None:
         match effect:

@@ -201,7 +201,7 @@ class Names:
         self._names = {pod.uid: pod.key for pod in pods}
 
     def hear(self, event: on.Event) -> None:
-        if isinstance(event, on.PodSeen):
+        if isinstance(event, on.PodSeen | on.PodExpected | on.BindAsked):
             self._names[event.pod.uid] = event.pod.key
 
     def of(self, uid: str) -> str:
@@ -271,14 +271,14 @@ def overfull(engine: Engine, effects: Sequence[do.Effect]) -> list[str]:
         if not isinstance(effect, do.Bind):
             continue
         pod, node = effect.placement.pod, effect.placement.node
-        filters = engine.profiles[pod.scheduler].filters
+        profile = engine.profiles.get(pod.scheduler)  # none: another scheduler has decided
+        filters = () if profile is None else profile.filters
         fit = next((plugin for _, plugin in filters if plugin.name == FIT), None)
-        if fit is None or getattr(fit, "_ignoring", False):
-            continue
-        free = cluster.free[cluster.rows[node]]
-        for name, column in cluster.demand(pod.row).columns.items():
-            if free[column] < 0:
-                lacking.setdefault((node, name), []).append(pod.key)
+        if fit is not None and not getattr(fit, "_ignoring", False):
+            free = cluster.free[cluster.rows[node]]
+            for name, column in cluster.demand(pod.row).columns.items():
+                if free[column] < 0:
+                    lacking.setdefault((node, name), []).append(pod.key)
         for part in given(engine, effect.placement):
             lacking.setdefault((node, f"{part.device_class} {part.id}"), []).append(pod.key)
     return [f"{node} lacks {name} for {', '.join(pods)}" for (node, name), pods in lacking.items()]
@@ -291,8 +291,7 @@ def given(engine: Engine, placement: do.Placement) -> Iterator[Part]:
     holding = holding_of(placement.pod.row.devices, placement.held)
     for part in () if holding is None else holding.parts:
         table = cluster.pools.tables[part.device_class]
-        at = table.positions[row][part.id]
-        if table.room[row, at] < 0:
+        if (table.room[row, list(table.positions[row][part.id])] < 0).any():
             yield part
 
 

@@ -1,6 +1,7 @@
 """`bayplan run`, put together: credentials, watches, engine, writer, lease, health.
 
-Every part is made here and handed what it needs; nothing else knows them all.
+Every part is made here and handed what it needs; nothing else knows them all. The extender is the
+same but for who decides and what is written.
 """
 
 import asyncio
@@ -9,13 +10,15 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.picking import Picking
+from bayplan.core.engine.profile import Profile, ProfileConfig
+from bayplan.core.plugins.registry import installed
 from bayplan.core.state.waiting import Rests
 from bayplan.kube.client import Client
 from bayplan.kube.clock import Clock, RealClock
@@ -23,13 +26,14 @@ from bayplan.kube.credentials import Credentials, Source, find_source
 from bayplan.kube.http import HttpTransport
 from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.scheduler import heap
-from bayplan.scheduler.config import Configuration, profiles_of
+from bayplan.scheduler.config import Configuration
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal
 from bayplan.scheduler.leader import Duties, Elector, Sidecar, Turns
 from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
+from bayplan.scheduler.maps import UsageMaps
 from bayplan.scheduler.metrics import Metrics
 from bayplan.scheduler.refusals import Refusals
 from bayplan.scheduler.shadow import Shadow
@@ -51,20 +55,24 @@ class Options(Struct, frozen=True):
     dry_run: bool = False
 
 
-async def serve(config: Configuration, options: Options) -> None:
+async def serve(
+    config: Configuration,
+    options: Options,
+    make: "Callable[[Configuration, Options, Client], Service] | None" = None,
+) -> None:
     """Until SIGTERM or SIGINT."""
     heap.settle()
     clock = RealClock()
     source = find_source(options.kubeconfig or config.client_connection.kubeconfig)
     async with AsyncExitStack() as stack:
         client = await connect(source, clock, config, stack)
-        service = Service(config, options, client)
+        service = (make or Service)(config, options, client)
         trimming = asyncio.create_task(heap.keep_trimming(clock), name="heap")
         stack.callback(trimming.cancel)
         sidecar = service.sidecar(lambda: client_apart(source))
         sidecar.start()
         stack.callback(sidecar.stop)
-        await stack.enter_async_context(serving(config.api, service.live.routes()))
+        await stack.enter_async_context(service.doors())
         running = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             running.add_signal_handler(number, service.loop.stop)
@@ -92,20 +100,56 @@ def client_apart(source: Source) -> Client:
 
 class Service:
     def __init__(self, config: Configuration, options: Options, client: Client) -> None:
-        self._config, self._clock = config, client.clock
-        clock = client.clock
+        self.config, self.options, self.client = config, options, client
+        self._clock = clock = client.clock
         self.elects = config.leader_election.leader_elect and not options.dry_run
+        self.recorders: list[Recorder] = []
+        self.inbox = Inbox(clock)
+        self.fence = Fence(clock)
+        self.profiles = self.choose_profiles()
         self.engine = Engine(
-            profiles_of(config),
+            [Profile(profile, installed()) for profile in self.profiles],
             picking=Picking(clock.time, report=lambda words: log.warning("%s", words)),
             max_in_flight=config.max_in_flight,
             rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
         )
-        self.inbox = Inbox(clock)
-        self.fence = Fence(clock)
-        shadow = Shadow(self.engine, self.inbox) if options.dry_run else None
         self.refusals = Refusals(self.engine, self.inbox)
-        self.watches = Watches(
+        self.watches, self.writer = self.connect()
+        maps = UsageMaps(self.engine.cluster, client, config.vendors, self.fence)
+        self.metrics = Metrics(self.engine, self.watches, self.writer)
+        self.live = Live(self.engine, client, config, self.metrics)
+        self.journal: Journal | None = None
+        if config.journal.path:
+            self.journal = Journal(
+                config.journal.path,
+                self.profiles,
+                max_bytes=config.journal.max_size,
+                keep=config.journal.keep,
+                report=lambda words: log.error("%s", words),
+            )
+            self.metrics.journal_errors = lambda: self.journal.errors if self.journal else 0
+        self.recorders += [self.metrics, self.live]
+        self.recorders += [] if self.journal is None else [self.journal]
+        parts = Parts(
+            self.engine, self.inbox, self.watches, self.writer, self.fence, clock, self.recorders
+        )
+        self.loop = Loop(parts, leads=not self.elects)
+        self.chores: list[Callable[[], Awaitable[None]]] = []
+        if not options.dry_run:
+            self.chores.append(lambda: maps.run(lambda: self.loop.leads))
+        if config.check_live_every:
+            self.chores.append(self.live.run)
+        self.metrics.leads = lambda: self.loop.leads
+        self.metrics.kubelet_refusals = self.refusals.counts
+
+    def choose_profiles(self) -> Sequence[ProfileConfig]:
+        return self.config.profiles
+
+    def connect(self) -> tuple[Watches, Output]:
+        """What the engine hears, and who carries out what it wants."""
+        config, client = self.config, self.client
+        shadow = Shadow(self.engine, self.inbox) if self.options.dry_run else None
+        watches = Watches(
             client,
             self.inbox,
             lambda words: log.warning("%s", words),
@@ -113,42 +157,37 @@ class Service:
             shadow.adopt if shadow else None,
             config.vendors,
         )
-        election = config.leader_election
         claims = KnownClaims(self.engine)
-        self.writer: Output = shadow or Writer(
+        self.recorders.append(claims)
+        if shadow is not None:
+            self.recorders.append(shadow)
+            return watches, shadow
+        writer = Writer(
             client,
             self.inbox,
             self.fence,
-            self.watches.pods.conditions.get,
+            watches.pods.conditions.get,
             Settings(
                 workers=config.bind_workers,
-                bind_timeout_s=election.lease_duration - election.renew_deadline,
-                prepare=VolumeBinder(client, claims, clock, self.fence.check).prepare,
+                bind_timeout_s=self.bind_timeout_s,
+                prepare=VolumeBinder(client, claims, client.clock, self.fence.check).prepare,
                 vendors=config.vendors,
             ),
         )
-        if isinstance(self.writer, Writer):
-            self.refusals.note = self.writer.note
-        self.metrics = Metrics(self.engine, self.watches, self.writer)
-        self.live = Live(self.engine, client, config, self.metrics)
-        self.journal: Journal | None = None
-        if config.journal.path:
-            self.journal = Journal(
-                config.journal.path,
-                config.profiles,
-                max_bytes=config.journal.max_size,
-                keep=config.journal.keep,
-                report=lambda words: log.error("%s", words),
-            )
-            self.metrics.journal_errors = lambda: self.journal.errors if self.journal else 0
-        recorders: list[Recorder] = [self.metrics, self.live, claims]
-        recorders += [part for part in (shadow, self.journal) if part is not None]
-        parts = Parts(
-            self.engine, self.inbox, self.watches, self.writer, self.fence, clock, recorders
-        )
-        self.loop = Loop(parts, leads=not self.elects)
-        self.metrics.leads = lambda: self.loop.leads
-        self.metrics.kubelet_refusals = self.refusals.counts
+        self.refusals.note = writer.note
+        return watches, writer
+
+    @property
+    def bind_timeout_s(self) -> float:
+        """A bind that was sent at the deadline is over before the lease is."""
+        election = self.config.leader_election
+        return election.lease_duration - election.renew_deadline
+
+    @asynccontextmanager
+    async def doors(self) -> AsyncIterator[None]:
+        """What others can ask, inside the block."""
+        async with serving(self.config.api, self.live.routes()):
+            yield
 
     def elector(self, turns: Turns | None = None) -> Elector:
         """Leads and steps down, and closes the fence with the lease."""
@@ -161,7 +200,7 @@ class Service:
 
     def lease(self, client: Client) -> Lease:
         """The one that the configuration names, for this process."""
-        election = self._config.leader_election
+        election = self.config.leader_election
         tail = client.rng.randbytes(4).hex()
         return Lease(
             client,
@@ -188,7 +227,7 @@ class Service:
             return self.lease(own_client())
 
         duties = Duties(
-            listen=self._config.listen,
+            listen=self.config.listen,
             metrics=self.metrics.expose,
             lease=lease if self.elects else None,
         )
@@ -202,8 +241,7 @@ class Service:
             asyncio.create_task(self.watches.run(), name="watches"),
             asyncio.create_task(self.writer.run(), name="writer"),
         ]
-        if self._config.check_live_every:
-            tasks.append(asyncio.create_task(self.live.run(), name="live check"))
+        tasks += [asyncio.ensure_future(chore()) for chore in self.chores]
         deciding = asyncio.create_task(self.loop.run(), name="loop")
         try:
             await asyncio.wait([deciding, *tasks], return_when=asyncio.FIRST_COMPLETED)

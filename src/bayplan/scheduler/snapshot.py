@@ -69,6 +69,14 @@ class Hold(Struct):
     why: str
 
 
+class Expectation(Struct):
+    """A pod that another scheduler may bring, with what is held for it."""
+
+    node: str
+    pod: Pod
+    until: float
+
+
 class Doubt(Struct):
     """What is remembered of a kubelet that refused a pod."""
 
@@ -115,6 +123,7 @@ class State(Struct, omit_defaults=True, tag="state"):
     unreadable: list[tuple[str, str]] = []  # uid, node
     doubts: list[Doubt] = []
     held: list[Hold] = []
+    expected: list[Expectation] = []
     assumed: list[Wait] = []
     groups: list[WaitGroup] = []
     waiting: list[Wait] = []
@@ -151,6 +160,7 @@ def take(engine: Engine) -> Iterator[State]:
     doubts = cluster.distrusted.nodes.items()
     yield from _parts("doubts", (Doubt(n, r, d) for n, kept in doubts for r, d in kept.items()))
     yield from _parts("held", (Hold(pod, why) for pod, why in engine.held.values()))
+    yield from _parts("expected", _expected(engine))
     yield from _parts("assumed", (_wait(waiter, -1) for waiter in engine.assumed.values()))
     yield from _parts("groups", map(_wait_group, queue.groups.values()))
     members = (_wait(waiter, number[group.key]) for waiter, group in queue.pods.values())
@@ -176,6 +186,14 @@ def facts(cluster: Cluster) -> Iterator[on.Event]:
     yield from map(on.StorageClassSeen, storage.classes.values())
     yield from map(on.VolumeSeen, storage.volumes.values())
     yield from map(on.ClaimSeen, storage.claims.values())
+
+
+def _expected(engine: Engine) -> Iterator[Expectation]:
+    cluster, holds = engine.cluster, engine.cluster.holds
+    for uid, until in engine.offers.until.items():
+        row = holds.rows.get(uid)
+        if row is not None:
+            yield Expectation(cluster.name(row), holds.pods[row][uid], until)
 
 
 def _parts(name: str, values: Iterable[Any]) -> Iterator[State]:
@@ -295,6 +313,9 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         engine.cluster.place(keep(orphan), orphan.node)
     for uid, node in state.unreadable:
         engine._close(uid, node)
+    for each in state.expected:
+        engine.cluster.holds.hold(keep(each.pod), engine.cluster.rows[each.node])
+        engine.offers.until[each.pod.uid] = each.until
     for doubt in state.doubts:
         engine.cluster.distrusted.put(doubt.node, doubt.resource, doubt.distrust)
     for wait in state.assumed:

@@ -1,7 +1,7 @@
 """The watches that feed the inbox, and when what they bring is complete."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bayplan.core.model import events as on
@@ -38,12 +38,16 @@ class Watches:
         on_failed: Failures,
         adopt: Adopt | None = None,
         vendors: Vendors | None = None,
+        only: Sequence[str] | None = None,
     ) -> None:
+        """`only`: the kinds beside pods that are wanted, if not all."""
         self._client, self._report, self._inbox = client, report, inbox
-        reader = Reader(vendors)
+        self.reader = reader = Reader(vendors)
         self.pods = PodSink(inbox, report, reader, adopt)
         self.named: dict[str, NamedSink[Any]] = {
-            kind.what: NamedSink(inbox, report, kind) for kind in kinds(reader)
+            kind.what: NamedSink(inbox, report, kind)
+            for kind in kinds(reader)
+            if only is None or kind.what in only
         }
         self.missing: dict[str, str] = {}  # by kind: why we go without
         self._troubles: dict[str, tuple[str, float]] = {}  # by kind: the last, and when it was told

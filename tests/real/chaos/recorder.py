@@ -25,8 +25,8 @@ TIMEOUT_S = 90.0  # longer than the minute between two bookmarks
 class Recorder:
     """Use it as a context: it holds all there is when the block begins."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    def __init__(self, plane: ControlPlane, read: Callable[[Json], Pod] = read_pod) -> None:
+        self._plane, self._read = plane, read
         self._tls = ssl.create_default_context(cafile=str(plane.ca_file))
         self._headers = {"Authorization": f"Bearer {plane.token}"}
         self.history: list[Change] = []
@@ -107,7 +107,7 @@ class Recorder:
 
     def _list(self) -> None:
         listed = self._plane.request("GET", PODS)
-        pods = [read_pod(raw) for raw in listed["items"]]
+        pods = [self._read(raw) for raw in listed["items"]]
         here = {pod.uid for pod in pods}
         known = self._now
         gone = [Change(pod, gone=True) for uid, pod in known.items() if uid not in here]
@@ -137,7 +137,7 @@ class Recorder:
                     return
                 self._version = event["object"]["metadata"]["resourceVersion"]
                 if event["type"] != "BOOKMARK":
-                    self._add([Change(read_pod(event["object"]), event["type"] == "DELETED")])
+                    self._add([Change(self._read(event["object"]), event["type"] == "DELETED")])
         finally:
             self._connection = None
             connection.close()

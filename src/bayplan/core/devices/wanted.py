@@ -15,6 +15,7 @@ from bayplan.core.devices import shared, whole
 from bayplan.core.devices.shared import Card, Policy, Request
 from bayplan.core.devices.whole import Topology
 from bayplan.core.model.devices import Held, HeldDevice
+from bayplan.core.model.holdings import at_once
 from bayplan.core.model.nodes import Pool
 from bayplan.core.model.pods import DeviceAsk
 
@@ -28,10 +29,16 @@ class Wanted(Struct, frozen=True, cache_hash=True):
     wholes: tuple[DeviceAsk, ...] = ()
     parts: tuple[tuple[DeviceAsk, ...], ...] = ()  # by container: its memory and its compute
     served_by: tuple[int, ...] = ()  # per entry of `parts` the request that covers it
+    consecutive: tuple[DeviceAsk, ...] = ()  # all of it, where devices must follow each other
+
+    @property
+    def needs_ids(self) -> bool:
+        """Whether counting is not enough."""
+        return bool(self.requests or self.consecutive)
 
     @property
     def resources(self) -> str:
-        asks = (*self.wholes, *(ask for asks in self.parts for ask in asks))
+        asks = (*self.wholes, *(ask for asks in self.parts for ask in asks), *self.consecutive)
         return ", ".join(dict.fromkeys(ask.resource for ask in asks))
 
 
@@ -52,6 +59,8 @@ def wanted(asks: tuple[DeviceAsk, ...]) -> tuple[Wanted, ...]:
 
 
 def _wanted(name: str, asks: Sequence[DeviceAsk]) -> Wanted:
+    if asks[0].consecutive:
+        return Wanted(name, 0, (), consecutive=tuple(asks))
     wholes = tuple(ask for ask in asks if ask.kind == "whole")
     containers: dict[tuple[str, str], list[DeviceAsk]] = {}
     for ask in asks:
@@ -68,7 +77,7 @@ def _wanted(name: str, asks: Sequence[DeviceAsk]) -> Wanted:
     requests, served_by = _with_init(phases, needs)
     return Wanted(
         name,
-        _most_wholes(wholes),
+        at_once(wholes),
         tuple(requests),
         wholes,
         tuple(map(tuple, containers.values())),
@@ -104,16 +113,6 @@ def _sum(one: Request, other: Request) -> Request:
 
 def _larger(*requests: Request) -> Request:
     return Request(max(r.memory for r in requests), max(r.compute for r in requests))
-
-
-def _most_wholes(wholes: Sequence[DeviceAsk]) -> int:
-    most = standing = 0
-    for ask in wholes:
-        if ask.phase == "init":
-            most = max(most, standing + ask.amount)
-        else:
-            standing += ask.amount
-    return max(most, standing)
 
 
 def topology(pool: Pool) -> Topology:

@@ -10,14 +10,13 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from bayplan.core.engine import doubts, explain
+from bayplan.core.engine import doubts, explain, placing
+from bayplan.core.engine.offers import Offers
 from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.devices import Held
-from bayplan.core.model.holdings import holding_of
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Changed, EventKind, Refusal
@@ -51,6 +50,7 @@ class Engine:
         self.profiles = {profile.name: profile for profile in chosen}
         self.order = chosen[0].order
         self.verdicts = {name: Verdicts(self.cluster, p) for name, p in self.profiles.items()}
+        self.offers = Offers(self.verdicts[chosen[0].name])
         self.picking = picking or Picking()
         self.max_in_flight = max_in_flight
         self.plugin_errors = 0
@@ -72,6 +72,8 @@ class Engine:
                 effects = self._gone(uid, now)
                 self._close(uid, node)
                 return effects
+            case on.PodExpected() | on.PodNotExpected() | on.BindAsked():
+                return self._offer(event, now)
             case on.NodeSeen(node):
                 return self._see_node(node, now)
             case on.NodeGone(name):
@@ -122,6 +124,7 @@ class Engine:
             return self._see_orphan(orphan, pod, now)
         known = self.waiting.pods.get(pod.uid)
         if pod.node:
+            self.offers.forget(pod.uid)
             self._forget_unplaced(pod.uid)
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
@@ -186,6 +189,7 @@ class Engine:
         if self.unreadable:
             self._open(uid, now)
         self._confirm(uid)
+        self.offers.forget(uid)
         if uid in self.cluster.pods:
             self.cluster.remove(uid)
             self.waiting.wake((EventKind.POD_GONE,), now)
@@ -343,9 +347,31 @@ class Engine:
         if self.cluster.device_classes.set(name, resource):
             self.waiting.wake((EventKind.DEVICE_CLASS_CHANGED,), now)
 
+    # ---- pods that another scheduler places
+
+    def _offer(
+        self, event: on.PodExpected | on.PodNotExpected | on.BindAsked, now: float
+    ) -> list[do.Effect]:
+        self.offers.expire(now)
+        match event:
+            case on.PodExpected(pod, node):
+                self.offers.expect(pod, node, now)
+            case on.PodNotExpected(uid):
+                self.offers.forget(uid)
+            case on.BindAsked(pod, node):
+                placed = self.offers.bind(pod, node)
+                if isinstance(placed, str):
+                    refusal = Refusal(placed, {}, frozenset(), self.cluster.version)
+                    return [do.Refuse(pod, refusal)]
+                self.assume(Waiter(pod, (), 0))
+                return [do.Bind(placed)]
+        return []
+
     # ---- deciding
 
     def _cycle(self, now: float, limit: int) -> list[do.Effect]:
+        if self.offers.until:
+            self.offers.expire(now)
         if self.cluster.distrusted.next_end <= now:
             self._forgive(now)
         effects: list[do.Effect] = []
@@ -401,8 +427,8 @@ class Engine:
         if profile.picker is not None:
             pick = self.picking.pick(profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
-        placement = do.Placement(pod, self.cluster.name(row), self._choose(profile, ask, row))
-        why = self._reserve(profile, ask, placement)
+        placement = placing.placement(self.cluster, profile, ask, row)
+        why = placing.reserve(self.cluster, profile, ask, placement)
         if why is not None:
             self.waiting.rest(waiter, now)
             refusal = Refusal(why, {}, frozenset(EventKind), self.cluster.version)
@@ -410,31 +436,6 @@ class Engine:
         self.assume(self._drop_waiter(pod.uid))
         self.waiting.wake((EventKind.POD_PLACED,), now)
         return [do.Bind(placement, picked)]
-
-    def _choose(self, profile: Profile, ask: Ask, row: int) -> tuple[Held, ...]:
-        if not ask.row.devices:
-            return ()
-        held: list[Held] = []
-        for plugin in profile.choose:
-            held += plugin.choose(ask, row, self.cluster)
-        return tuple(held)
-
-    def _reserve(self, profile: Profile, ask: Ask, placement: do.Placement) -> str | None:
-        """Places the pod; where a plugin refuses, nothing is done and its reason is given."""
-        pod = ask.pod
-        if pod.row.devices:
-            pod = replace(pod, held=holding_of(pod.row.devices, placement.held))
-        if not profile.reserve:
-            self.cluster.place(pod, placement.node)
-            return None
-        with self.cluster.trial() as trial:
-            self.cluster.place(pod, placement.node)
-            for plugin in profile.reserve:
-                why = plugin.reserve(ask, placement, self.cluster)
-                if why is not None:
-                    return f"{plugin.name} refused to reserve: {why}"
-            trial.keep()
-        return None
 
 
 def check_together(profiles: Sequence[Profile]) -> None:

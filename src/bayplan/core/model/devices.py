@@ -11,9 +11,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from bayplan.core.model.vendors import Shape
+
 ASSIGNMENT = "bayplan.dev/assignment"  # on a pod, with its Binding
 INVENTORY = "bayplan.dev/devices"  # on a node, by its agent
 CORDON = "bayplan.dev/cordon-devices"  # on a node, by an operator: ids or indexes
+CORE = "@"  # before a core's number, among the ids of devices
 IDS = "ids.bayplan.dev"  # on a pod, with its Binding: /container, a plain list
 VERSION = 1
 MOST_BYTES = 16 << 10  # of an assignment
@@ -66,13 +69,17 @@ class Device(Struct, frozen=True, rename="camel"):
     numa: Annotated[int, Meta(ge=-1, lt=1 << 10)] = -1  # -1: not known
     healthy: bool = True
     model: str = ""
+    cores: Annotated[int, Meta(ge=1, le=16)] = 1  # that can be given one by one
 
 
 class Devices(Struct, frozen=True):
-    """The devices of one class on a node. `links[i][j]`: how well the two are joined; 0: badly."""
+    """The devices of one class on a node. `links[i][j]`: how well the two are joined; 0: badly.
+    `shape` is for classes of which consecutive devices are given."""
 
     devices: tuple[Device, ...]
     links: tuple[tuple[Link, ...], ...] = ()
+    shape: Shape = "chain"
+    row: Annotated[int, Meta(ge=1, le=64)] = 4  # devices in a row
 
 
 class Inventory(Struct, frozen=True):
@@ -121,16 +128,16 @@ def read_inventory(text: str) -> Inventory | Unknown:
 
 def _wrong(devices: Devices) -> str | None:
     count = len(devices.devices)
-    if count > MOST_DEVICES:
-        return f"{count} devices, more than {MOST_DEVICES}"
+    if sum(device.cores for device in devices.devices) > MOST_DEVICES:
+        return f"{count} devices or their cores, more than {MOST_DEVICES}"
     for what, names in (
         ("id", [device.id for device in devices.devices]),
         ("index", [str(device.index) for device in devices.devices]),
     ):
         if why := _repeated(names, what):
             return why
-    if any(device.id.startswith("#") for device in devices.devices):
-        return "an id begins with #"
+    if any(device.id[0] in ("#", CORE) for device in devices.devices):
+        return f"an id begins with # or {CORE}"
     links = devices.links
     if not links:
         return None

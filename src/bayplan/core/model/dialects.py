@@ -9,6 +9,7 @@ numbers are plain decimal digits.
 | Alnair | how many cards, their uuids, the GiB of each | one `uuid_number` per GiB that it holds |
 | gpushare | (its resources only) | the index of the card, and how much of it |
 | HAMi | uuid, split, MiB, cores, type, NUMA node, health | per container uuid, type, MiB, cores |
+| Neuron | maps of what is in use, which nobody should trust | the indexes of devices, or of cores |
 
 HAMi empties its list of what is to be allocated as containers start; what stays is the other list.
 """
@@ -31,6 +32,13 @@ ALNAIR_HELD = f"{ALNAIR}/alnair-gpu-id"
 GPUSHARE_INDEX, GPUSHARE_AMOUNT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
 HAMI_NODE, HAMI_HELD = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
 HAMI_TO_COME = "hami.io/vgpu-devices-to-allocate"
+# The extension writes the first two; the documents show the others.
+NEURON_IDS, NEURON_TYPE = "AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE"
+NEURON_DEVICES, NEURON_CORES = "NEURON_DEVS", "NEURON_CORES"
+NEURON_SAID = (NEURON_IDS, NEURON_DEVICES, NEURON_CORES)
+NEURON_ALLOCATED, NEURON_TIME = "NEURON_ALLOCATED", "NEURON_ALLOC_TIME"
+NEURON_DEVICE_MAP, NEURON_CORE_MAP = "NEURON_DEV_USAGE_MAP", "NEURON_CORE_USAGE_MAP"
+NEURON_MAPS = (NEURON_DEVICE_MAP, NEURON_CORE_MAP)
 
 _LONGEST = 9  # digits of a number
 _LONGEST_TEXT = 64 << 10
@@ -169,6 +177,24 @@ def hami_pod(annotations: Annotations) -> tuple[Given, ...] | Unknown | None:
         return tuple(found) or None
     except _Odd as odd:
         return Unknown(f"{HAMI_HELD}: {odd}")
+
+
+def neuron_pod(annotations: Annotations, *, by_core: bool) -> tuple[int, ...] | Unknown | None:
+    """The numbers of the devices, or cores, that a pod was given which asks for such."""
+    key = NEURON_CORES if by_core else NEURON_DEVICES
+    text = annotations.get(key, annotations.get(NEURON_IDS))
+    if text is None:
+        return None
+    try:
+        kind = "" if key in annotations else annotations.get(NEURON_TYPE, "")
+        if kind and by_core != kind.endswith("core"):
+            raise _Odd(f"{NEURON_TYPE} is {kind[:80]!r}")
+        found = tuple(_number(part) for part in _parts(text, ","))
+        if not found or len(set(found)) < len(found) or max(found) >= 1 << 16:
+            raise _Odd(f"{text[:80]!r} is no list of different numbers")
+        return found
+    except _Odd as odd:
+        return Unknown(f"{NEURON_IDS}: {odd}")
 
 
 def _parts(text: str, mark: str) -> list[str]:

@@ -103,6 +103,26 @@ class DeviceClassGone(Struct, frozen=True, gc=False):
     name: str
 
 
+class PodExpected(Struct, frozen=True, gc=False):
+    """Another scheduler was told where the pod fits; it will most likely choose this node."""
+
+    pod: Pod
+    node: str
+
+
+class PodNotExpected(Struct, frozen=True, gc=False):
+    """It was not told any place."""
+
+    uid: str
+
+
+class BindAsked(Struct, frozen=True, gc=False):
+    """Another scheduler has chosen the node and wants the pod to be bound there."""
+
+    pod: Pod
+    node: str
+
+
 class Tick(Struct, frozen=True, gc=False):
     """Time to decide. At most `limit` pods are tried."""
 
@@ -129,5 +149,8 @@ Event = (
     | StorageClassesHidden
     | DeviceClassSeen
     | DeviceClassGone
+    | PodExpected
+    | PodNotExpected
+    | BindAsked
     | Tick
 )

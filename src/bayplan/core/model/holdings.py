@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bayplan.core.model import dialects
 from bayplan.core.model.devices import (
     ASSIGNMENT,
+    CORE,
     Device,
     Held,
     HeldDevice,
@@ -137,7 +138,7 @@ def _assigned(
 
 
 def _serves(ask: DeviceAsk, devices: Sequence[HeldDevice]) -> bool:
-    if ask.kind == "whole":
+    if ask.kind in ("whole", "core"):
         return len(devices) == ask.amount and all(device.amount == 1 for device in devices)
     return sum(device.amount for device in devices) == ask.amount
 
@@ -147,13 +148,14 @@ def _together(served: Sequence[tuple[DeviceAsk, Sequence[HeldDevice]]]) -> Cards
     beside the sidecars that started before them, and end before the others start."""
     if len(served) == 1:  # most pods
         ((ask, devices),) = served
-        return {d.id: _with(Part(ask.device_class, d.id), ask, d.amount) for d in devices}
+        parts = (_with(_part(ask, device), ask, device.amount) for device in devices)
+        return {part.id: part for part in parts}
     containers: dict[tuple[str, str], Cards] = {}  # by phase and name, as they start
     for ask, devices in served:
         own = containers.setdefault((ask.phase, ask.container), {})
         for device in devices:
-            part = own.get(device.id) or Part(ask.device_class, device.id)
-            own[device.id] = _with(part, ask, device.amount)
+            part = _part(ask, device)
+            own[part.id] = _with(own.get(part.id) or part, ask, device.amount)
     standing: Cards = {}
     peak: Cards = {}
     for (phase, _), own in containers.items():
@@ -168,9 +170,25 @@ def _together(served: Sequence[tuple[DeviceAsk, Sequence[HeldDevice]]]) -> Cards
     return peak
 
 
+def at_once(asks: Iterable[DeviceAsk]) -> int:
+    """How much of it the containers hold together at most, as Kubernetes counts it."""
+    most = standing = 0
+    for ask in asks:
+        if ask.phase == "init":
+            most = max(most, standing + ask.amount)
+        else:
+            standing += ask.amount
+    return max(most, standing)
+
+
+def _part(ask: DeviceAsk, device: HeldDevice) -> Part:
+    """Nothing of it yet. Cores have numbers of their own."""
+    return Part(ask.device_class, f"{CORE}{device.id}" if ask.kind == "core" else device.id)
+
+
 def _with(part: Part, ask: DeviceAsk, amount: int) -> Part:
     match ask.kind:
-        case "whole":
+        case "whole" | "core":
             return replace(part, whole=True)
         case "memory":
             memory = part.memory_mib + amount * ask.unit_mib  # it may be asked for by two names
@@ -229,6 +247,11 @@ def _told(
             found = dialects.alnair_pod(annotations) if theirs else None
         elif ASSIGNMENT in annotations:  # we have bound it, so they have not
             continue
+        elif dialect == "neuron":
+            numbered = _numbered(each, ours, annotations)
+            if numbered is not None:
+                return ours, numbered
+            continue
         else:
             wholes = [ask for ask in ours if ask.kind == "whole"] if dialect == "hami" else []
             asked = wholes or any(name in resources for name in _OTHERS[dialect])
@@ -237,6 +260,28 @@ def _told(
         if found is not None:
             return theirs, found if isinstance(found, Unknown) else _parts(each, theirs, found)
     return None
+
+
+def _numbered(
+    each: DeviceClass, asks: Sequence[DeviceAsk], annotations: Annotations
+) -> list[Part] | Unknown | None:
+    """What Neuron's own extension gave, if that is as much as was asked for."""
+    if not asks or not any(key in annotations for key in dialects.NEURON_SAID):
+        return None
+    parts: list[Part] = []
+    for by_core in (False, True):
+        ours = [ask for ask in asks if (ask.kind == "core") == by_core]
+        if not ours:
+            continue
+        found = dialects.neuron_pod(annotations, by_core=by_core)
+        if isinstance(found, Unknown):
+            return found
+        if found is None or len(found) != at_once(ours):
+            return Unknown(f"{len(found or ())} ids for {at_once(ours)} of {ours[0].resource}")
+        parts += [
+            Part(each.name, f"{CORE if by_core else '#'}{number}", whole=True) for number in found
+        ]
+    return parts
 
 
 def _parts(each: DeviceClass, asks: Sequence[DeviceAsk], found: Sequence[Given]) -> list[Part]:

@@ -1,19 +1,38 @@
-"""A node's pools of devices, from what its agent, its operator and other software have written."""
+"""A node's pools of devices, from what its agent, its operator and other software have written; and
+for machines of a known type from the type itself."""
+
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from bayplan.core.model import dialects
-from bayplan.core.model.devices import CORDON, INVENTORY, Device, Devices, Unknown, read_inventory
+from bayplan.core.model.devices import (
+    CORDON,
+    INVENTORY,
+    MOST_DEVICES,
+    Device,
+    Devices,
+    Unknown,
+    read_inventory,
+)
 from bayplan.core.model.dialects import Annotations
-from bayplan.core.model.nodes import Pool
-from bayplan.core.model.vendors import DeviceClass, Vendors
+from bayplan.core.model.nodes import Layout, Pool
+from bayplan.core.model.vendors import DeviceClass, Instance, Vendors
+
+TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")  # labels
 
 
-def pools_of(annotations: Annotations, vendors: Vendors) -> tuple[Pool, ...]:
+def pools_of(
+    annotations: Annotations,
+    vendors: Vendors,
+    labels: Mapping[str, str],
+    allocatable: Mapping[str, int],
+) -> tuple[Pool, ...]:
     """One pool for each class that somebody describes. The agent's word counts most."""
     text = annotations.get(INVENTORY)
     inventory = None if text is None else read_inventory(text)
-    cordoned = {part.strip() for part in annotations.get(CORDON, "").split(",")}
+    cordoned = {part.strip() for part in annotations.get(CORDON, "").split(",")} - {""}
+    machine = next((labels[key] for key in TYPES if key in labels), "")
     found = []
     for each in vendors.classes.values():
         devices: Devices | Unknown | None
@@ -23,12 +42,27 @@ def pools_of(annotations: Annotations, vendors: Vendors) -> tuple[Pool, ...]:
             devices = inventory.classes.get(each.name) if inventory is not None else None
         if devices is None:
             devices = _told(each, annotations)
-        if isinstance(devices, Unknown):
-            found.append(Pool(each.name, unknown=devices.why))
-        elif devices is not None:
-            usable = tuple(_without(cordoned, device) for device in devices.devices)
-            found.append(Pool(each.name, usable, devices.links))
+        if devices is None and each.model == "contiguous":
+            devices = _of_type(each, machine, allocatable, len(cordoned))
+        if devices is not None:
+            found.append(_pool(each, devices, cordoned, machine))
     return tuple(found)
+
+
+def _pool(each: DeviceClass, found: Devices | Unknown, cordoned: set[str], machine: str) -> Pool:
+    if isinstance(found, Unknown):
+        return Pool(each.name, unknown=found.why)
+    usable = tuple(_without(cordoned, device) for device in found.devices)
+    if each.model != "contiguous":
+        usable = tuple(replace(device, cores=1) for device in usable)
+        return Pool(each.name, usable, found.links)
+    usable = tuple(sorted(usable, key=lambda device: device.index))
+    cores = {device.cores for device in usable}
+    if len(cores) > 1:
+        return Pool(each.name, unknown="its devices differ in cores")
+    indexes = tuple(device.index for device in usable)
+    layout = Layout(indexes, max(cores, default=1), found.shape, found.row, machine)
+    return Pool(each.name, usable, layout=layout)
 
 
 def _without(cordoned: set[str], device: Device) -> Device:
@@ -47,3 +81,39 @@ def _told(each: DeviceClass, annotations: Annotations) -> Devices | Unknown | No
         if found is not None:
             return found
     return None
+
+
+def _of_type(
+    each: DeviceClass, machine: str, allocatable: Mapping[str, int], cordoned: int
+) -> Devices | Unknown | None:
+    """All devices that such a machine has. A kubelet counts those that work but does not name them;
+    where some do not, an operator must say which."""
+    devices, cores = (
+        max((allocatable.get(r.name, 0) for r in each.resources if r.kind == kind), default=0)
+        for kind in ("whole", "core")
+    )
+    if not devices and not cores:
+        return None
+    known = each.by_type.get(machine)
+    if known is None:  # as many as there are, one after the other
+        known = Instance(machine, devices or cores, max(cores // devices, 1) if devices else 1)
+    per_device = _cores_of_each(known, devices, cores)
+    working = devices or cores // per_device
+    if known.devices - cordoned > working:
+        return Unknown(
+            f"{working} of its {known.devices} devices work, and nobody says which; "
+            f"name the others in {CORDON}"
+        )
+    numbers = range(max(known.devices, working))
+    if len(numbers) * per_device > MOST_DEVICES:
+        return Unknown(f"{len(numbers)} devices with {per_device} cores, more than {MOST_DEVICES}")
+    some = tuple(Device(str(i), i, cores=per_device) for i in numbers)
+    return Devices(some, shape=known.shape, row=known.row)
+
+
+def _cores_of_each(known: Instance, devices: int, cores: int) -> int:
+    """As the node counts them, since cores can be joined to fewer logical ones."""
+    for count in (known.devices, devices):
+        if count and cores and cores % count == 0:
+            return cores // count
+    return known.cores

@@ -4,11 +4,23 @@ from msgspec import Struct
 
 from bayplan.core.model.devices import Device
 from bayplan.core.model.selectors import Taint
+from bayplan.core.model.vendors import Shape
 
 
 class Image(Struct, frozen=True, gc=False):
     names: tuple[str, ...]
     size_bytes: int
+
+
+class Layout(Struct, frozen=True, cache_hash=True):
+    """How the devices of a pool follow each other, for those that are given side by side. Pools of
+    a kind share it. A device's cores have the numbers `index * cores` and on."""
+
+    indexes: tuple[int, ...]  # of the devices, ascending
+    cores: int = 1  # of each device
+    shape: Shape = "chain"
+    row: int = 4  # devices
+    type: str = ""  # of the machine
 
 
 class Pool(Struct, frozen=True, cache_hash=True):
@@ -19,6 +31,7 @@ class Pool(Struct, frozen=True, cache_hash=True):
     devices: tuple[Device, ...] = ()
     links: tuple[tuple[int, ...], ...] = ()  # devices × devices; empty: all alike
     unknown: str = ""  # why nobody can say which there are; then nothing is given
+    layout: Layout | None = None  # where consecutive devices are given; in their order
 
 
 class Node(Struct, frozen=True):
@@ -32,6 +45,7 @@ class Node(Struct, frozen=True):
     unschedulable: bool = False
     images: tuple[Image, ...] = ()
     pools: tuple[Pool, ...] = ()  # one per class at most
+    maps: dict[str, str] = {}  # of devices in use, as somebody wrote them; only to be corrected
 
     @property
     def static(self) -> tuple[object, ...]:

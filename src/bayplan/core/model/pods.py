@@ -33,6 +33,7 @@ class DeviceAsk(Struct, frozen=True, cache_hash=True):
     amount: int  # in the resource's own unit
     unit_mib: int = 1
     phase: Phase = "main"
+    consecutive: bool = False  # its devices, or cores, must follow each other
 
     @property
     def memory_mib(self) -> int:
@@ -106,7 +107,7 @@ class Part(Struct, frozen=True, gc=False):
     """What a pod holds of one device at most, all its containers together."""
 
     device_class: str
-    id: str  # or "#" and the index, where that is all that is known
+    id: str  # or "#" and the index, where that is all that is known; "@" and a core's number
     memory_mib: int = 0
     compute: int = 0  # percent
     whole: bool = False

@@ -1,17 +1,19 @@
 """Device classes: kinds of physical device, and the names by which pods ask for them.
 
 A class is what a vendor's configuration describes. Several resources can mean the same devices: as
-wholes, by memory, by percent of their compute. So a card that one pod holds as a whole is not
-shared with another by memory. The scheduler and the agent read the same classes.
+wholes, by memory, by percent of their compute, by their cores. So a card that one pod holds as a
+whole is not shared with another by memory. The scheduler and the agent read the same classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-Kind = Literal["whole", "memory", "compute"]
-Dialect = Literal["alnair", "gpushare", "hami"]
+Kind = Literal["whole", "memory", "compute", "core"]
+Dialect = Literal["alnair", "gpushare", "hami", "neuron"]
+Model = Literal["any", "contiguous"]
+Shape = Literal["chain", "ring", "rows"]
 MIB_PER_GIB = 1024
 ALNAIR_BOUND = "ai.centaurus.io/scheduler-timestamp"
 FULL_COMPUTE = 100  # percent of a device
@@ -35,6 +37,22 @@ class Resource(Struct, frozen=True, rename="camel"):
     published: bool = False
     dialect: Dialect | None = None  # the node's own software serves it, and says what it gave
     timestamp: AnnotationKey = ""  # written with a bind: its time in nanoseconds
+    environment: Variable = ""  # the variable that tells containers; else the class's
+    served: bool = True  # by our agent, where it runs; not so a second name for the same devices
+
+
+class Instance(Struct, frozen=True, rename="camel"):
+    """A kind of machine: how many devices it has, and how they are joined.
+
+    chain: next to next. ring: the last next to the first, too. rows: a torus, of which whole rows
+    are given: one, or twice as many again and again, beginning at a multiple of as many.
+    """
+
+    type: str  # as the node's label says
+    devices: Annotated[int, Meta(ge=1, le=64)]
+    cores: Annotated[int, Meta(ge=1, le=16)] = 1  # of each, where the node does not say
+    shape: Shape = "chain"
+    row: Annotated[int, Meta(ge=1, le=64)] = 4  # devices in a row
 
 
 class DeviceClass(Struct, frozen=True, rename="camel"):
@@ -46,6 +64,13 @@ class DeviceClass(Struct, frozen=True, rename="camel"):
     environment: Variable = ""  # the variable that tells them
     dialects: tuple[Dialect, ...] = ()  # other software's annotations that count
     gpushare_unit_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = MIB_PER_GIB
+    model: Model = "any"  # which devices of a node go together
+    instances: tuple[Instance, ...] = ()  # known without an inventory
+    device_path: str = ""  # on the node, with {index}; containers get it
+
+    @property
+    def by_type(self) -> Mapping[str, Instance]:
+        return {each.type: each for each in self.instances}
 
 
 NVIDIA = DeviceClass(
@@ -63,7 +88,40 @@ NVIDIA = DeviceClass(
     dialects=("alnair", "hami", "gpushare"),
 )
 
-KNOWN = (NVIDIA,)
+# NeuronLink joins inf1 and inf2 in a ring, but the runtime refuses ids that go around its end.
+_INSTANCES = (
+    Instance("inf1.xlarge", 1, 4),
+    Instance("inf1.2xlarge", 1, 4),
+    Instance("inf1.6xlarge", 4, 4),
+    Instance("inf1.24xlarge", 16, 4),
+    Instance("inf2.xlarge", 1, 2),
+    Instance("inf2.8xlarge", 1, 2),
+    Instance("inf2.24xlarge", 6, 2),
+    Instance("inf2.48xlarge", 12, 2),
+    Instance("trn1.2xlarge", 1, 2),
+    Instance("trn1.32xlarge", 16, 2, "rows"),
+    Instance("trn1n.32xlarge", 16, 2, "rows"),
+    Instance("trn2.3xlarge", 1, 4),
+    Instance("trn2.48xlarge", 16, 4, "rows"),  # 8 cores, by default joined to 4 logical ones
+    Instance("trn2u.48xlarge", 16, 4, "rows"),
+)
+
+NEURON = DeviceClass(
+    "neuron",
+    (
+        Resource("aws.amazon.com/neuron"),
+        Resource("aws.amazon.com/neurondevice", served=False),
+        Resource("aws.amazon.com/neuroncore", "core", environment="NEURON_RT_VISIBLE_CORES"),
+    ),
+    ids="index",
+    environment="AWS_NEURON_VISIBLE_DEVICES",
+    dialects=("neuron",),
+    model="contiguous",
+    instances=_INSTANCES,
+    device_path="/dev/neuron{index}",
+)
+
+KNOWN = (NVIDIA, NEURON)
 
 
 class Vendors:

@@ -6,7 +6,7 @@ The score is the model's cost as 0 to 99. Shared, binpack: nodes where fewer who
 into first, then the least memory left over. Shared, spread: nodes where fewer cards get a second
 holder first, then cards with fewer holders, then the pool with more memory free. Whole: how well
 the devices are joined against the best that the pool could ever give, and how full (binpack) or
-empty (spread) the pool becomes, in equal parts.
+empty (spread) the pool becomes, in equal parts. Contiguous: see the model.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from msgspec import Struct
 
-from bayplan.core.devices import shared, whole
+from bayplan.core.devices import contiguous, shared, whole
 from bayplan.core.devices.shared import Card, Policy, Request
 from bayplan.core.devices.wanted import (
     Choice,
@@ -27,7 +27,7 @@ from bayplan.core.devices.wanted import (
     wanted,
 )
 from bayplan.core.model.devices import Held
-from bayplan.core.model.nodes import Pool
+from bayplan.core.model.nodes import Layout, Pool
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins import hooks
 from bayplan.core.plugins.hooks import Ask, Reads
@@ -48,8 +48,9 @@ from bayplan.core.state.pools import (
 )
 from bayplan.core.state.view import View
 
-UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons
-BITS = 3
+UNKNOWN, UNPUBLISHED, SHORT, UNSUPPORTED = 1, 2, 4, 8  # bits of a class's reasons
+MOST_TYPES = 6  # of machines that are told apart, each with a bit from UNSUPPORTED on
+BITS = 3 + MOST_TYPES
 # Constants as arrays: NumPy converts a Python number anew on every call.
 _REFUSED, _NONE, _WHOLE, _BAND = (np.array(n) for n in (shared.REFUSED, 0, WHOLE, 50))
 _COMPUTE_BITS, _MEMORY = np.array(COMPUTE_BITS), np.array((1 << MEMORY_BITS) - 1)
@@ -69,6 +70,7 @@ class Answer(Struct, frozen=True):
     unknown: Ints  # as in Lines
     fits: Mask
     score: Ints
+    codes: Codes | None = None  # where they say more than the others do
 
 
 class Devices:
@@ -78,6 +80,8 @@ class Devices:
 
     def __init__(self, args: DevicesArgs = DevicesArgs()) -> None:  # noqa: B008
         self._policy: Policy = args.policy
+        # Machines that do not support a number of devices, as they were met: each has its text.
+        self._types: dict[str, Layout] = {}
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         codes: Codes | None = None
@@ -93,7 +97,9 @@ class Devices:
         """Wholes are only counted where no pool is known."""
         answer = self._answer(want, view)
         if answer is None:
-            return np.full(len(view), UNPUBLISHED) if want.requests else None
+            return np.full(len(view), UNPUBLISHED) if want.needs_ids else None
+        if answer.codes is not None:
+            return answer.codes
         fits = answer.fits
         if not view.exact and want.requests:
             return cast(Codes, ~fits)
@@ -105,6 +111,8 @@ class Devices:
         found: list[Reason] = []
         for want in wanted(ask.row.devices):
             short = "too few free devices" if want.count else "no device with enough room"
+            if want.consecutive:
+                short = "no free devices side by side"
             found += [
                 Reason(f"node(s) had {want.device_class} devices that are not known", True, _SAID),
                 Reason(
@@ -112,7 +120,16 @@ class Devices:
                 ),
                 Reason(f"node(s) had {short} for {want.resources}", True, _SAID),
             ]
+            texts = [self._unsupported(want, layout) for layout in self._types.values()]
+            texts += [""] * (MOST_TYPES - 1 - len(texts))
+            others = want.consecutive[0] if want.consecutive else None
+            texts.append("" if others is None else contiguous.refusal("", others))
+            found += [Reason(text, False, _PUBLISHED) for text in texts]
         return found
+
+    def _unsupported(self, want: Wanted, layout: Layout) -> str:
+        ask = contiguous.unsupported(layout, want.consecutive)
+        return "" if ask is None else contiguous.refusal(layout.type, ask)
 
     def score(self, ask: Ask, view: View) -> Ints | None:
         total: Ints | None = None
@@ -129,10 +146,20 @@ class Devices:
             pool = pool_of(cluster, row, want.device_class)
             if pool is None:
                 continue
+            if want.consecutive:
+                held += self._windows(want, pool, cluster, row)
+                continue
             found = self._choice(want, pool, cluster.pools.tables[want.device_class], row)
             assert found is not None, f"{want.device_class} devices of row {row} were found to fit"
             held += held_of(want, found, pool, cluster.name(row))
         return held
+
+    def _windows(self, want: Wanted, pool: Pool, cluster: Cluster, row: int) -> list[Held]:
+        assert pool.layout is not None, f"{want.device_class} devices of row {row} have an order"
+        free = cluster.pools.tables[want.device_class].free[row]
+        found = contiguous.choose(pool.layout, free, want.consecutive)
+        assert found is not None, f"{want.device_class} devices of row {row} were found to fit"
+        return contiguous.held_of(want.consecutive, found, pool, cluster.name(row))
 
     def _choice(self, want: Wanted, pool: Pool, table: Table, row: int) -> Choice | None:
         if not is_one_part(want):
@@ -150,11 +177,45 @@ class Devices:
         return answer
 
     def _worked_out(self, want: Wanted, view: View, lines: Lines) -> Answer:
+        if want.consecutive:
+            return self._side_by_side(want, view, lines)
         if is_one_part(want):
             fits, score = one_part(want.requests[0], lines, self._policy)
         else:
             fits, score = self._by_pool(want, view, lines)
         return Answer(lines.unknown, fits, score)
+
+    def _side_by_side(self, want: Wanted, view: View, lines: Lines) -> Answer:
+        """Row by row; what was found for a layout and what is free in it is kept."""
+        table = view.cluster.pools.tables[want.device_class]
+        layouts, free, look = table.layouts, table.free, contiguous.look
+        asks, policy = want.consecutive, self._policy
+        found = np.array(
+            [
+                contiguous.SHORT
+                if (layout := layouts[row]) is None
+                else look(layout, free[row], asks, policy)
+                for row in view.row_numbers.tolist()
+            ],
+            dtype=np.int64,
+        )
+        unknown = lines.unknown
+        codes: Codes = np.where(found >= 0, 0, SHORT)
+        for at in np.flatnonzero(found == contiguous.UNSUPPORTED).tolist():
+            layout = layouts[int(view.row_numbers[at])]
+            assert layout is not None
+            codes[at] = UNSUPPORTED << self._number(layout)
+        codes[unknown > 0] = UNKNOWN
+        codes[unknown == NO_POOL] = UNPUBLISHED
+        return Answer(unknown, codes == 0, np.maximum(found, 0), codes)
+
+    def _number(self, layout: Layout) -> int:
+        """Of the machine's type; all that come late have one together."""
+        if layout.type not in self._types and len(self._types) < MOST_TYPES - 1:
+            self._types[layout.type] = layout
+        return (
+            list(self._types).index(layout.type) if layout.type in self._types else MOST_TYPES - 1
+        )
 
     def _by_pool(self, want: Wanted, view: View, lines: Lines) -> tuple[Mask, Ints]:
         """Pool by pool, where more than one device is wanted. Pools in one state count once."""

@@ -39,6 +39,7 @@ from bayplan.core.state.demand import (
 )
 from bayplan.core.state.deviceclasses import DeviceClasses
 from bayplan.core.state.distrust import Distrusted
+from bayplan.core.state.holds import Holds
 from bayplan.core.state.labels import WASTE, LabelColumn, LabelColumns
 from bayplan.core.state.podindex import PodIndex
 from bayplan.core.state.pools import Pools
@@ -104,6 +105,7 @@ class Cluster:
         self.terms = TermTable()
         self.pools = Pools(rows)
         self.storage = Storage(self._done)
+        self.holds = Holds(self._done, self._hold)
         self.distrusted = Distrusted(self._done, self._touch)
         self._demands: dict[RowKey, Demand] = {}
         self.device_classes = DeviceClasses(self._done, self._demands.clear)
@@ -173,6 +175,8 @@ class Cluster:
         for resident in list(self.residents[row].values()):
             self._remove(resident.pod.uid)
             self._orphan(replace(resident.pod, node=name))
+        for pod in self.holds.on(row):
+            self.holds.release(pod.uid)
         self.distrusted.forgive(name)
         self._remove_node(row, last=row == self.height - 1)
 
@@ -322,6 +326,16 @@ class Cluster:
         self.load_log.append(row)
         self._done(self._place, pod, row)
 
+    def _hold(self, pod: Pod, row: int, sign: int) -> None:
+        """What is held for a pod, as far as others must leave it alone."""
+        demand = self.demand(pod.row)
+        if demand.unknown:
+            self._add_resources(demand.unknown)
+            demand = self.demand(pod.row)
+        self.free[row] -= sign * demand.take
+        self.pools.take(row, pod, sign)
+        self.load_log.append(row)
+
     def _orphan(self, pod: Pod) -> None:
         self.orphans.setdefault(pod.node, {})[pod.uid] = pod
         self.orphan_nodes[pod.uid] = pod.node
@@ -381,7 +395,8 @@ class Cluster:
         self.taints[row] = taints
         self.unschedulable[row] = new is not None and new.unschedulable
         self._write_images(row, old, new)
-        self.pools.write(row, old, new, (each.pod for each in self.residents[row].values()))
+        pods = (*(each.pod for each in self.residents[row].values()), *self.holds.on(row))
+        self.pools.write(row, old, new, pods)
         if old is None or new is None or old.static != new.static:
             self.static_log.append(row)
         self.load_log.append(row)

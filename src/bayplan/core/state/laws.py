@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 
 from bayplan.core.model.holdings import unsaid
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.demand import CPU, MEMORY, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.deviceclasses import IMPLICIT
@@ -32,6 +33,7 @@ def broken(cluster: Cluster) -> list[str]:
         *_amounts(cluster),
         *_static(cluster),
         *_pods(cluster),
+        *_holds(cluster),
         *_storage(cluster),
         *_classes_and_trust(cluster),
         *_pools(cluster),
@@ -91,11 +93,14 @@ class _Walk:
     def table(self, table: Table) -> Any:
         """Without the columns that no pool is wide enough for."""
         positions = table.positions[: self._height]
-        width = max((at + 1 for each in positions for at in each.values()), default=0)
+        width = max(
+            (at + 1 for each in positions for ats in each.values() for at in ats), default=0
+        )
         arrays = {name: getattr(table, name)[: self._height] for name in ARRAYS}
         shown = {name: a[..., :width] if a.ndim > 1 else a for name, a in arrays.items()}
         listed = {name: array.tolist() for name, array in shown.items()}
-        return ("Table", listed, table.usable[: self._height], positions, table.pools)
+        rest = (table.usable, table.layouts, table.free)
+        return ("Table", listed, *(each[: self._height] for each in rest), positions, table.pools)
 
 
 def _rows(cluster: Cluster) -> Iterator[str]:
@@ -123,12 +128,28 @@ def _amounts(cluster: Cluster) -> Iterator[str]:
         if (cluster.allocatable[row] != total).any():
             yield f"allocatable of {name} is not what the node says"
         lacking.update(np.flatnonzero(total[: len(cluster.resources)] == 0).tolist())
-        for resident in cluster.residents[row].values():
-            total -= cluster.demand(resident.pod.row).take
+        for pod in _counting(cluster, row):
+            total -= cluster.demand(pod.row).take
         if (cluster.free[row] != total).any():
             yield f"free of {name} is {cluster.free[row].tolist()}, not {total.tolist()}"
     if +lacking != +cluster.lacking or frozenset(+lacking) != cluster.lacked:
         yield f"columns lacking {+cluster.lacking} are not {+lacking}"
+
+
+def _counting(cluster: Cluster, row: int) -> Iterator[Pod]:
+    """Who uses the row, or will."""
+    yield from (resident.pod for resident in cluster.residents[row].values())
+    yield from cluster.holds.on(row)
+
+
+def _holds(cluster: Cluster) -> Iterator[str]:
+    holds = cluster.holds
+    listed = {uid: row for row, pods in holds.pods.items() for uid in pods}
+    if listed != holds.rows or not all(holds.pods.values()):
+        yield f"holds by pod {holds.rows} are not those by row {listed}"
+    for uid, row in holds.rows.items():
+        if cluster.nodes[row] is None or uid in cluster.pods:
+            yield f"something is held for pod {uid} without need"
 
 
 def _static(cluster: Cluster) -> Iterator[str]:
@@ -241,8 +262,8 @@ def _pools(cluster: Cluster) -> Iterator[str]:
             if pool is None:
                 continue
             fresh.write(row, pool)
-            for resident in cluster.residents[row].values():
-                holding = resident.pod.held or unsaid(resident.pod.row.devices)
+            for pod in _counting(cluster, row):
+                holding = pod.held or unsaid(pod.row.devices)
                 fresh.unknown[row] += name in holding.unknown
                 for part in holding.parts:
                     if part.device_class == name:

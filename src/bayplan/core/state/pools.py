@@ -6,14 +6,17 @@ pool and from what the node's pods hold, and nothing else: whoever changes eithe
 and that the node has no more has no position, and gets its holders back when it comes again.
 
 A pool is one node's here, so its line has the node's row and changes stand in the cluster's log.
+A device with cores has a column for each; the lines of devices that are given side by side also
+have what is free as one number.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bayplan.core.model.devices import CORE, Device
 from bayplan.core.model.holdings import unsaid
-from bayplan.core.model.nodes import Node, Pool
+from bayplan.core.model.nodes import Layout, Node, Pool
 from bayplan.core.model.pods import Part, Pod
 from bayplan.core.model.vendors import FULL_COMPUTE
 from bayplan.core.state.arrays import Ints, Rows
@@ -42,7 +45,10 @@ class Table:
         self.spreading: Ints = np.zeros((rows, width), dtype=np.int64)
         # pods that hold something that cannot be said, and UNREADABLE; or NO_POOL
         self.unknown: Ints = np.full(rows, NO_POOL, dtype=np.int64)
-        self.positions: list[dict[str, int]] = [{} for _ in range(rows)]  # by id and "#index"
+        # by id, "#index" and "@core"
+        self.positions: list[dict[str, tuple[int, ...]]] = [{} for _ in range(rows)]
+        self.layouts: list[Layout | None] = [None] * rows
+        self.free: list[int] = [0] * rows  # bits of whole columns that nobody holds, with a layout
         self.usable: list[tuple[bool, ...]] = [()] * rows
         self.pools = 0
 
@@ -51,45 +57,47 @@ class Table:
 
     def is_overdrawn(self, row: int, device: str) -> bool:
         """Whether more of a device is held than there is."""
-        at = self.positions[row].get(device)
-        return at is not None and bool((self.cells[row, :HOLDERS, at] < 0).any())
+        at = list(self.positions[row].get(device, ()))
+        return bool((self.cells[row, :HOLDERS, at] < 0).any())
 
     def write(self, row: int, pool: Pool | None) -> None:
         """The line of a pool that nobody holds anything of."""
         self.pools += (pool is not None) - self.has_pool(row)
         devices = () if pool is None else pool.devices  # none where they are not known
-        if len(devices) > self.room.shape[1]:
-            self._enlarge(len(self.positions), max(len(devices), 2 * self.room.shape[1]))
+        columns = [device for device in devices for _ in range(device.cores)]
+        if len(columns) > self.room.shape[1]:
+            self._enlarge(len(self.positions), max(len(columns), 2 * self.room.shape[1]))
         clear = Table(1, self.room.shape[1])
         for name in ARRAYS:
             getattr(self, name)[row] = getattr(clear, name)[0]
         self.unknown[row] = NO_POOL if pool is None else UNREADABLE if pool.unknown else 0
-        self.usable[row] = tuple(device.healthy for device in devices)
-        self.positions[row] = {device.id: at for at, device in enumerate(devices)}
-        for at, device in enumerate(devices):
-            self.positions[row].setdefault(f"#{device.index}", at)
+        self.layouts[row], self.free[row] = None if pool is None else pool.layout, 0
+        self.usable[row] = tuple(device.healthy for device in columns)
+        self.positions[row] = _positions(devices, self.layouts[row] is not None)
+        for at, device in enumerate(columns):
             self.cells[row, :, at] = device.memory_mib, FULL_COMPUTE, 0, device.memory_mib
             self._settle(row, at)
 
     def take(self, row: int, part: Part, sign: int) -> None:
-        at = self.positions[row].get(part.id)
-        if at is None:
-            return
         cells = self.cells[row]
         memory, compute = part.memory_mib, part.compute
-        if part.whole:
-            memory, compute = cells.item(TOTAL, at), FULL_COMPUTE
-        cells[MEMORY, at] = cells.item(MEMORY, at) - sign * memory
-        cells[COMPUTE, at] = cells.item(COMPUTE, at) - sign * compute
-        cells[HOLDERS, at] = cells.item(HOLDERS, at) + sign * part.holders
-        self._settle(row, at)
+        for at in self.positions[row].get(part.id, ()):
+            if part.whole:
+                memory, compute = cells.item(TOTAL, at), FULL_COMPUTE
+            cells[MEMORY, at] = cells.item(MEMORY, at) - sign * memory
+            cells[COMPUTE, at] = cells.item(COMPUTE, at) - sign * compute
+            cells[HOLDERS, at] = cells.item(HOLDERS, at) + sign * part.holders
+            self._settle(row, at)
 
     def _settle(self, row: int, at: int) -> None:
         """A device that is given twice, or unhealthy, is not given once more."""
         cells = self.cells[row]
         memory, compute = cells.item(MEMORY, at), cells.item(COMPUTE, at)
-        if self.usable[row][at] and memory >= 0 and compute >= 0:
-            holders = cells.item(HOLDERS, at)
+        holders, usable = cells.item(HOLDERS, at), self.usable[row][at]
+        if self.layouts[row] is not None:
+            free = usable and not holders
+            self.free[row] = self.free[row] | 1 << at if free else self.free[row] & ~(1 << at)
+        if usable and memory >= 0 and compute >= 0:
             self.room[row, at] = memory
             self.packing[row, at] = (0 if holders else WHOLE) | memory << COMPUTE_BITS | compute
             crowd = min(holders, MOST_HOLDERS) << MEMORY_BITS
@@ -102,6 +110,8 @@ class Table:
         more = rows - len(self.positions)
         self.positions += [{} for _ in range(more)]
         self.usable += [()] * more
+        self.layouts += [None] * more
+        self.free += [0] * more
         self._enlarge(rows, self.room.shape[1])
 
     def _enlarge(self, rows: int, width: int) -> None:
@@ -110,6 +120,19 @@ class Table:
             old, new = getattr(self, name), getattr(fresh, name)
             new[tuple(slice(size) for size in old.shape)] = old
             setattr(self, name, new)
+
+
+def _positions(devices: Sequence[Device], by_core: bool) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    at = 0
+    for device in devices:
+        found[device.id] = tuple(range(at, at + device.cores))
+        at += device.cores
+    for device in devices:
+        found.setdefault(f"#{device.index}", found[device.id])
+        for core, position in enumerate(found[device.id] if by_core else ()):
+            found[f"{CORE}{device.index * device.cores + core}"] = (position,)
+    return found
 
 
 ARRAYS = ("cells", "room", "packing", "spreading", "unknown")

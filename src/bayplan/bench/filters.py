@@ -1,0 +1,260 @@
+"""How long the extender takes to filter 5,000 nodes: one question at a time beside sixteen binds in
+flight, and sixteen questions at once.
+
+Four processes: the extender, the stand-in for the API server, the binders, and this one, which asks
+over plain blocking sockets with bytes made before the clock starts, and reads the answers after it
+has stopped. A pod that was filtered is bound next, to a node of the answer, as kube-scheduler does.
+"""
+
+import gc
+import json
+import random
+import re
+import selectors
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from bayplan.bench import binders, contenders, neuron, stand_in
+from bayplan.bench.binders import Binds
+from bayplan.bench.machine import Meter
+from bayplan.bench.throughput import BenchError, Progress
+from bayplan.testing.controlplane import Process
+
+PYTHON = contenders.PYTHON
+AT_ONCE = 16
+READY_S = 120.0
+TIMEOUT_S = 30.0
+READ_BYTES = 1 << 20
+PER_QUARTER = 4  # the stand-in's pods: a quarter of them is filtered
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class Plan(Struct, frozen=True):
+    nodes: int = 5_000
+    warm_up: int = 100
+    filters: int = 1_000
+    bursts: int = 100  # of sixteen
+    waiting: int = 24_000  # pods, of which a quarter can be filtered
+
+
+QUICK = Plan(warm_up=50, filters=200, bursts=20)
+
+
+class Answer(Struct):
+    names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+    error: str = msgspec.field(name="Error", default="")
+
+
+class Asker:
+    """One connection."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._chunks: list[bytes] = []
+        self._missing: int | None = None  # bytes, once the head is there
+        self.sent = 0.0
+
+    def send(self, request: bytes) -> None:
+        self._chunks, self._missing = [], None
+        self.sent = time.perf_counter()
+        self.socket.sendall(request)
+
+    def read(self) -> bool:
+        """Some of the answer; whether it is whole."""
+        chunk = self.socket.recv(READ_BYTES)
+        if not chunk:
+            raise BenchError("the extender hung up")
+        self._chunks.append(chunk)
+        if self._missing is None:
+            head, end, body = b"".join(self._chunks).partition(b"\r\n\r\n")
+            length = _LENGTH.search(head) if end else None
+            if length is None:
+                return False
+            self._missing = int(length[1]) - len(body)
+        else:
+            self._missing -= len(chunk)
+        return self._missing <= 0
+
+    def ask(self, request: bytes) -> float:
+        """Milliseconds until the last byte."""
+        self.send(request)
+        while not self.read():
+            pass
+        return 1e3 * (time.perf_counter() - self.sent)
+
+    def names(self) -> list[str]:
+        head, _, body = b"".join(self._chunks).partition(b"\r\n\r\n")
+        answer = msgspec.json.decode(body, type=Answer) if b" 200 " in head[:16] else Answer()
+        if not answer.names or answer.error:
+            raise BenchError(f"the filter said {(head[:16] + b' ' + body[:300])!r}")
+        return answer.names
+
+
+class Questions:
+    """Filter requests, each for another of the waiting pods."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._next = plan, 0
+        rows = list(range(plan.nodes))
+        random.Random(binders.SEED).shuffle(rows)  # kube-scheduler begins anywhere, too
+        self.rows = {neuron.node_name(row): row for row in rows}
+        self._names = msgspec.json.encode(list(self.rows))
+
+    def next(self) -> tuple[int, bytes]:
+        number = self._next
+        self._next += 1
+        if number >= self._plan.waiting // PER_QUARTER:
+            raise BenchError("no pod is left to ask about")
+        size = stand_in.size_of(number, self._plan.waiting)
+        pod = msgspec.json.encode(stand_in.waiting_pod(number, size))
+        body = b'{"Pod":%s,"Nodes":null,"NodeNames":%s}' % (pod, self._names)
+        return number, binders.post("/filter", body)
+
+
+def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
+    """The figures of the filter alone."""
+    with tempfile.TemporaryDirectory() as directory, served(Path(directory), plan) as port:
+        progress(f"filter over {plan.nodes} names")
+        questions, rng, meter = Questions(plan), random.Random(binders.SEED), Meter()
+        gc.disable()
+        try:
+            with binding(port, plan) as binder:
+                one_by_one(port, questions, plan.warm_up, binder, rng)
+                beside = one_by_one(port, questions, plan.filters, binder, rng)
+                binds = ended(binder)
+            alone, whole = bursts(port, questions, plan.bursts)
+        finally:
+            gc.enable()
+    if binds.ran_out:
+        raise BenchError("the binders had no pods left")
+    good = binds.answers.get("", 0)
+    return {
+        "filter_nodes": plan.nodes,
+        "filter_ms_p50": median(beside),
+        "filter_ms_p99": p99(beside),
+        "filter_binds_per_s": good / binds.seconds,
+        "filter_binds_refused": sum(binds.answers.values()) - good,
+        "filter_bind_ms_p50": median(binds.ms),
+        "filter_bind_ms_p99": p99(binds.ms),
+        "filter16_ms_p50": median(alone),
+        "filter16_ms_p99": p99(alone),
+        "filter16_all_ms_p99": p99(whole),
+        "filter_elsewhere_cores": meter.elsewhere_cores(),
+    }
+
+
+def p99(values: list[float]) -> float:
+    return quantiles(values, n=100, method="inclusive")[98]
+
+
+def one_by_one(
+    port: int,
+    questions: Questions,
+    count: int,
+    binder: "subprocess.Popen[bytes]",
+    rng: random.Random,
+) -> list[float]:
+    """One filter after the other, while the binders are at work."""
+    asker, took = Asker(port), []
+    assert binder.stdin is not None
+    for _ in range(count):
+        number, request = questions.next()
+        took.append(asker.ask(request))
+        row = questions.rows[rng.choice(asker.names())]
+        binder.stdin.write(b"%d %d\n" % (number, row))
+        binder.stdin.flush()
+    asker.socket.close()
+    return took
+
+
+def bursts(port: int, questions: Questions, count: int) -> tuple[list[float], list[float]]:
+    """Sixteen filters at once: milliseconds of each, and of all sixteen. No bind is in flight, so
+    it is the same sixteen pods each time: more than that never wait to be bound."""
+    askers = [Asker(port) for _ in range(AT_ONCE)]
+    requests = [questions.next()[1] for _ in askers]
+    each, whole = [], []
+    with selectors.DefaultSelector() as waiting:
+        for _ in range(count):
+            began = time.perf_counter()
+            for asker, request in zip(askers, requests, strict=True):
+                waiting.register(asker.socket, selectors.EVENT_READ, asker)
+                asker.send(request)
+            while waiting.get_map():
+                for key, _ in waiting.select():
+                    if key.data.read():
+                        each.append(1e3 * (time.perf_counter() - key.data.sent))
+                        waiting.unregister(key.fileobj)
+            whole.append(1e3 * (time.perf_counter() - began))
+            for asker in askers:
+                asker.names()
+    for asker in askers:
+        asker.socket.close()
+    return each, whole
+
+
+@contextmanager
+def served(directory: Path, plan: Plan) -> Iterator[int]:
+    """An extender that has read the stand-in; gives its port."""
+    api, port, health = (contenders.free_port() for _ in range(3))
+    command = [PYTHON, "-m", stand_in.__name__, *map(str, (api, plan.nodes, plan.waiting))]
+    standing = Process("stand-in", [*command, str(binders.SEED)], directory / "stand-in.log")
+    extender = None
+    try:
+        standing.wait_until(lambda: b"ready" in standing.log.read_bytes(), READY_S)
+        kubeconfig = directory / "kubeconfig"
+        kubeconfig.write_text(json.dumps(kubeconfig_for(api)))
+        extender = start_extender(kubeconfig, directory, port, health)
+        extender.wait_until(lambda: contenders.get(health, "/readyz") is not None, READY_S)
+        contenders.rest(extender)
+        yield port
+    finally:
+        for process in (extender, standing):
+            if process is not None:
+                process.stop()
+
+
+def start_extender(kubeconfig: Path, directory: Path, port: int, health: int) -> Process:
+    command = [
+        *(PYTHON, "-m", "bayplan", "extender"),
+        *(f"--kubeconfig={kubeconfig}", f"--port={port}", f"--listen=127.0.0.1:{health}"),
+    ]
+    return Process("bayplan extender", command, directory / "extender.log")
+
+
+def kubeconfig_for(port: int) -> dict[str, Any]:
+    named = {"name": "bench"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "bench",
+        "contexts": [named | {"context": {"cluster": "bench", "user": "bench"}}],
+        "clusters": [named | {"cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [named | {"user": {}}],
+    }
+
+
+@contextmanager
+def binding(port: int, plan: Plan) -> Iterator["subprocess.Popen[bytes]"]:
+    """The binders at work; they end with their standard input."""
+    first, last = plan.waiting // PER_QUARTER, plan.waiting - 1
+    command = [PYTHON, "-m", binders.__name__, *map(str, (port, plan.nodes, first, last))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as binder:
+        yield binder
+
+
+def ended(binder: "subprocess.Popen[bytes]") -> Binds:
+    said, _ = binder.communicate(timeout=TIMEOUT_S)
+    if binder.returncode != 0:
+        raise BenchError(f"the binders ended with {binder.returncode}")
+    return msgspec.json.decode(said, type=Binds)

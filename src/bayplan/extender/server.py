@@ -1,0 +1,180 @@
+"""The extender's verbs over HTTP: bytes and status codes here, decisions behind `Verbs`.
+
+kube-scheduler shows its users the `Error` of an answer with status 200, and of any other answer
+only the status. So whatever goes wrong with a filter or a bind is told in `Error`. Prioritize and
+preempt have no place for it: 400 for a request that makes no sense, 500 for our own mistake.
+
+| trouble                                                | filter | prioritize, preempt | bind  |
+|--------------------------------------------------------|--------|---------------------|-------|
+| not JSON, wrong types, no pod, unreadable pod or node   | Error  | 400                 | Error |
+| an exception in the verb                               | Error  | 500                 | Error |
+| another replica leads                                  | 503    | 503                 | Error |
+| an unknown path 404, another method 405, compressed 415, too large 413, too much at once 503     |
+
+A verb that has begun goes on when its client leaves: half a bind helps nobody.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+
+from aiohttp import web
+from msgspec import Struct
+
+from bayplan.extender import wire
+from bayplan.extender.door import Connection, Door, Limits
+from bayplan.extender.tls import Tls
+from bayplan.kube.read import Unreadable
+from bayplan.web.server import JSON, TEXT
+
+log = logging.getLogger(__name__)
+
+_BODIES = 4  # largest bodies in memory at once
+
+
+class NotLeading(Exception):
+    """Another replica decides; this one must not."""
+
+    def __init__(self, words: str = "another replica of the extender leads") -> None:
+        super().__init__(words)
+
+
+class Verbs(Protocol):
+    """What an extender can be asked. Each may raise `NotLeading`."""
+
+    async def filter(self, args: wire.FilterArgs) -> wire.FilterResult: ...
+
+    async def prioritize(self, args: wire.FilterArgs) -> list[wire.HostPriority]: ...
+
+    async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult: ...
+
+    async def bind(self, args: wire.BindArgs) -> wire.BindResult: ...
+
+
+@asynccontextmanager
+async def serving(
+    address: str, verbs: Verbs, limits: Limits | None = None, tls: Tls | None = None
+) -> AsyncIterator[int]:
+    """Serves inside the block; gives the port. `BadAddress` when nobody can listen there."""
+    door = Door(limits or Limits(), tls)
+    port = await door.open(address, _Desk(verbs, door).handle)
+    try:
+        yield port
+    finally:
+        await door.close()
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class _Route(Struct, frozen=True, eq=False):
+    read: Callable[[bytes], Any]
+    act: Callable[[Any], Awaitable[Any]]
+    failed: Callable[[str], Any] | None = None  # a result that tells of trouble
+    told_to_wait: bool = True  # by a 503, while another replica leads
+
+
+class _Desk:
+    def __init__(self, verbs: Verbs, door: Door) -> None:
+        self._door = door
+        self._held = 0  # bytes of all requests under way
+        self._routes = {
+            "/filter": _Route(
+                wire.filter_args, verbs.filter, lambda words: wire.FilterResult(error=words)
+            ),
+            "/prioritize": _Route(wire.filter_args, verbs.prioritize),
+            "/preempt": _Route(wire.preempt_args, verbs.preempt),
+            "/bind": _Route(
+                wire.bind_args, verbs.bind, lambda words: wire.BindResult(words), told_to_wait=False
+            ),
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = self._door.of(request)
+        if connection is None:
+            return web.Response()  # nobody is there to take it
+        try:
+            response = await self._answer(request, connection)
+        except _Refused as refused:  # the body may not have been read, so nothing can follow it
+            response = _response(f"{refused}\n".encode(), refused.status, TEXT)
+            response.force_close()
+        except OSError:
+            return web.Response()  # the client left in the middle of its request, or was cut off
+        # Sent here and not by aiohttp, so that the end of it is known.
+        connection.leaving()
+        with suppress(OSError):  # the client left; aiohttp notices by itself
+            await response.prepare(request)
+            await response.write_eof()
+        connection.idle()
+        return response
+
+    async def _answer(self, request: web.BaseRequest, connection: Connection) -> web.Response:
+        route = self._routes.get(request.path)
+        if route is None:
+            raise _Refused(404, f"there are only {', '.join(self._routes)}")
+        if request.method != "POST":
+            raise _Refused(405, f"{request.path} takes a POST")
+        if "Content-Encoding" in request.headers:
+            raise _Refused(415, "compressed requests are not taken")
+        body = await self._read(request)
+        connection.arrived()
+        try:
+            return await self._act(request.path, route, body)
+        finally:
+            self._held -= len(body)
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        """The body. It counts as held, and the caller lets go of it."""
+        most = self._door.limits.max_body
+        if (request.content_length or 0) > most:
+            raise _Refused(413, f"a request may have {most} bytes")
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # of the answer, nothing is sent yet
+        chunks, size = [], 0
+        try:
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                self._held += len(chunk)
+                if size > most:
+                    raise _Refused(413, f"a request may have {most} bytes")
+                if self._held > _BODIES * most:
+                    raise _Refused(503, "too many large requests at once")
+                chunks.append(chunk)
+        except web.RequestPayloadError as error:
+            self._held -= size
+            raise _Refused(400, f"the body is not what its headers say: {error}") from None
+        except BaseException:
+            self._held -= size
+            raise
+        return b"".join(chunks)
+
+    async def _act(self, path: str, route: _Route, body: bytes) -> web.Response:
+        try:
+            result = wire.encode(await route.act(route.read(body)))
+        except NotLeading as error:
+            # A connection stays with one replica, so the client has to make another.
+            response = _trouble(None if route.told_to_wait else route.failed, str(error), 503)
+            response.force_close()
+            return response
+        except (wire.BadRequest, Unreadable) as error:
+            return _trouble(route.failed, str(error), 400)
+        except Exception as error:
+            log.exception("%s failed", path)
+            words = f"{path} failed, see the log: {type(error).__name__}: {error}"
+            return _trouble(route.failed, words, 500)
+        return _response(result)
+
+
+def _trouble(failed: Callable[[str], Any] | None, words: str, status: int) -> web.Response:
+    if failed is None:
+        return _response(f"{words}\n".encode(), status, TEXT)
+    return _response(wire.encode(failed(words)))
+
+
+def _response(body: bytes, status: int = 200, content_type: str = JSON) -> web.Response:
+    return web.Response(body=body, status=status, headers={"Content-Type": content_type})

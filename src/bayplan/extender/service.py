@@ -1,0 +1,106 @@
+"""`bayplan extender`, put together: the running scheduler without decisions of its own, and a
+server that kube-scheduler asks."""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+from prometheus_client.core import Metric
+
+from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, ProfileConfig
+from bayplan.extender.binds import Binds
+from bayplan.extender.door import Limits
+from bayplan.extender.label import Itself, LeaderLabel
+from bayplan.extender.server import serving
+from bayplan.extender.tls import Tls, TlsFiles
+from bayplan.extender.verbs import Answers
+from bayplan.kube.client import Client
+from bayplan.scheduler.config import Configuration
+from bayplan.scheduler.loop import Output
+from bayplan.scheduler.metrics import counter, number
+from bayplan.scheduler.service import Options, Service
+from bayplan.scheduler.watches import Watches
+
+log = logging.getLogger("bayplan")
+
+
+def profile(policy: str) -> ProfileConfig:
+    """Devices only: kube-scheduler does the rest. No pod is of a scheduler without a name, so
+    nothing is decided here that was not asked for."""
+    alone = PluginSet((Enabled("Devices", 1),), (Enabled("*"),))
+    return ProfileConfig(
+        "",
+        {"admit": PluginSet(disabled=(Enabled("*"),)), "filter": alone, "score": alone},
+        (PluginConfig("Devices", {"policy": policy}),),
+    )
+
+
+class Extender(Service):
+    def __init__(self, config: Configuration, options: Options, client: Client) -> None:
+        super().__init__(config, options, client)
+        assert isinstance(self.writer, Binds)
+        self.answers = Answers(
+            self.loop,
+            self.writer,
+            client,
+            self.watches.reader,
+            lambda: self.loop.leads and self.fence.is_open,
+        )
+        self.metrics.registry.register(_Counts(self.answers))
+        name, namespace = os.environ.get("POD_NAME"), os.environ.get("POD_NAMESPACE")
+        if self.elects and name and namespace:
+            label = LeaderLabel(client, Itself(namespace, name), self.fence)
+            self.loop.turned = label.turn
+            self.chores.append(label.run)
+        elif self.elects:
+            log.warning("POD_NAME and POD_NAMESPACE are not set: no label tells who leads")
+
+    def choose_profiles(self) -> Sequence[ProfileConfig]:
+        return (profile(self.config.extender.policy),)
+
+    def connect(self) -> tuple[Watches, Output]:
+        config = self.config
+        watches = Watches(
+            self.client,
+            self.inbox,
+            lambda words: log.warning("%s", words),
+            self.refusals.on_failed,
+            vendors=config.vendors,
+            only=("node",),
+        )
+        binds = Binds(self.client, self.inbox, self.fence, config.vendors, self.bind_timeout_s)
+        return watches, binds
+
+    @asynccontextmanager
+    async def doors(self) -> AsyncIterator[None]:
+        settings = self.config.extender
+        files = settings.tls
+        tls = None
+        if files.cert_file:
+            tls = Tls(TlsFiles(files.cert_file, files.key_file, files.client_ca_file))
+        limits = Limits(settings.max_body_size, settings.request_timeout)
+        async with super().doors(), serving(f":{settings.port}", self.answers, limits, tls) as port:
+            log.info("kube-scheduler is served on port %d%s", port, " with TLS" if tls else "")
+            yield
+
+
+class _Counts:
+    """For Prometheus."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        counts = dict(self._answers.counts)
+        binds = {result: n for (verb, result), n in counts.items() if verb == "bind"}
+        yield counter("bayplan_extender_requests", "Answers.", ("verb", "result"), counts)
+        yield counter("bayplan_extender_binds", "Answers to binds.", ("result",), binds)
+        yield number(
+            "bayplan_extender_expected_pods",
+            "Pods that were offered devices.",
+            self._answers.expected,
+        )

@@ -1,0 +1,175 @@
+"""What kube-scheduler asks, answered by the engine; one question at a time, on the loop's thread.
+
+Before each answer the engine hears what has arrived, so that the answer is as new as can be.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.pods import Pod
+from bayplan.extender import wire
+from bayplan.extender.binds import Binds
+from bayplan.extender.server import NotLeading
+from bayplan.kube.client import PODS, Client
+from bayplan.kube.read import Reader
+from bayplan.kube.transport import ApiError, TransportError
+from bayplan.scheduler.loop import Loop
+
+log = logging.getLogger("bayplan")
+
+MOST_ASKED = 10_000  # pods that are remembered from a filter to their bind
+TOP, STEPS = 100, 10  # our scores, and an extender's
+
+
+class Answers:
+    """The verbs. `may_decide`: this replica leads, and its lease holds."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        binds: Binds,
+        client: Client,
+        reader: Reader,
+        may_decide: Callable[[], bool],
+    ) -> None:
+        self._loop, self._engine, self._binds = loop, loop.engine, binds
+        self._client, self._clock, self._reader = client, client.clock, reader
+        self._may_decide = may_decide
+        self._pods: OrderedDict[str, Pod] = OrderedDict()  # by uid: filtered, not bound
+        self.counts: Counter[tuple[str, str]] = Counter()  # by verb and result
+
+    @property
+    def expected(self) -> int:
+        return len(self._engine.offers.until)
+
+    async def filter(self, args: wire.FilterArgs) -> wire.FilterResult:
+        pod = self._begin(args.pod)
+        if not pod.row.devices:
+            self.counts["filter", "passed"] += 1
+            return args.passed(args.names)
+        offers, now = self._engine.offers, self._clock.time()
+        if offers.until:
+            self._loop.step(on.PodNotExpected(pod.uid), now)
+        found = offers.filter(pod, args.names)
+        if found.best:
+            self._loop.step(on.PodExpected(pod, found.best), now)
+            self._remember(pod)
+        elif found.soon:
+            self.counts["filter", "later"] += 1
+            words = "only pods that were offered devices a moment ago are in the way; try again"
+            return wire.FilterResult(error=words)
+        self.counts["filter", "passed" if found.best else "refused"] += 1
+        return args.passed(found.passed, found.refused, found.hopeless)
+
+    async def prioritize(self, args: wire.FilterArgs) -> list[wire.HostPriority]:
+        pod = self._begin(args.pod)
+        scores = self._engine.offers.scores(pod, args.names) if pod.row.devices else []
+        self.counts["prioritize", "scored"] += 1
+        steps = [min((score * STEPS + TOP // 2) // TOP, STEPS) for score in scores]
+        return [wire.HostPriority(*each) for each in zip(args.names, steps, strict=False)]
+
+    async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult:
+        pod = self._begin(args.pod)
+        kept: dict[str, wire.MetaVictims] = {}
+        for node, given in args.victims.items():
+            victims = self._engine.offers.victims(pod, node, given.uids)
+            if victims:
+                kept[node] = wire.MetaVictims.of(victims, given.pdb_violations)
+        self.counts["preempt", "kept" if kept else "refused"] += 1
+        return wire.PreemptResult(kept)
+
+    async def bind(self, args: wire.BindArgs) -> wire.BindResult:
+        try:
+            why, result = await self._bind(args)
+        except NotLeading:
+            self.counts["bind", "not leading"] += 1
+            raise
+        except Exception:
+            self.counts["bind", "error"] += 1
+            raise
+        self.counts["bind", result] += 1
+        return wire.BindResult(why)
+
+    async def _bind(self, args: wire.BindArgs) -> tuple[str, str]:
+        """Why not, and what became of it. A bind that is asked for again has one outcome."""
+        self._must_lead()
+        uid, name = args.pod_uid, f"{args.pod_namespace}/{args.pod_name}"
+        pod = self._pods.pop(uid, None)
+        self._loop.hear()
+        if pod is None and uid not in self._binds.asked and not self._bound_to(uid):
+            found = await self._read(args)
+            if isinstance(found, str):
+                return found, "error"
+            pod = found
+            self._must_lead()
+            self._loop.hear()
+        # Nothing is awaited from here until the bind has begun.
+        asked = self._binds.asked.get(uid)
+        there = asked.node if asked else self._bound_to(uid) or (pod.node if pod else "")
+        if there and there != args.node:
+            return f"pod {name} is bound to {there}", "again"
+        if there and asked is None:
+            return "", "again"
+        if asked is None:
+            assert pod is not None
+            if pod.key != name:
+                return f"pod {name} has not the uid {uid}", "error"
+            why = self._decide(pod, args.node)
+            if why:
+                return why, "refused"
+            asked = self._binds.asked[uid]
+        outcome = await asyncio.shield(asked.outcome)  # a client that leaves ends no bind
+        if outcome.bound:
+            return "", "bound"
+        return f"binding pod {name} to {args.node} failed: {outcome.why}", "error"
+
+    def _decide(self, pod: Pod, node: str) -> str:
+        """Devices for the pod on the node, and its bind begun; or why not."""
+        effects = self._loop.step(on.BindAsked(pod, node), self._clock.time())
+        for effect in effects:
+            if isinstance(effect, do.Refuse):
+                return f"pod {pod.key} does not fit on node {node}: {effect.refusal.message}"
+        return ""
+
+    def _bound_to(self, uid: str) -> str:
+        """Where a pod is, as far as we know; empty if nowhere."""
+        cluster = self._engine.cluster
+        resident = cluster.pods.get(uid)
+        return cluster.name(resident.row) if resident else cluster.orphan_nodes.get(uid, "")
+
+    async def _read(self, args: wire.BindArgs) -> Pod | str:
+        """A pod that was not filtered here, or long ago."""
+        path = PODS.path(args.pod_namespace, args.pod_name)
+        name = f"{args.pod_namespace}/{args.pod_name}"
+        try:
+            pod = self._reader.live_pod(await self._client.request("GET", path))
+        except ApiError as error:
+            return f"pod {name} is gone" if error.status == 404 else str(error)
+        except TransportError as error:
+            return str(error)
+        if pod is None:
+            return f"pod {name} has ended"
+        if pod.uid != args.pod_uid:
+            return f"pod {name} was made again: its uid is not {args.pod_uid}"
+        return pod
+
+    def _begin(self, raw: Raw) -> Pod:
+        self._must_lead()
+        self._loop.hear()
+        return self._reader.pod(raw)
+
+    def _must_lead(self) -> None:
+        if not self._may_decide():
+            raise NotLeading
+
+    def _remember(self, pod: Pod) -> None:
+        self._pods[pod.uid] = pod
+        self._pods.move_to_end(pod.uid)
+        if len(self._pods) > MOST_ASKED:
+            self._pods.popitem(last=False)

@@ -1,0 +1,121 @@
+"""What is in use of each node's Neuron devices, written on the node for people and other software.
+
+Nobody here reads it: what is in use follows from the pods. A map that somebody changed or removed
+is written again. Nodes are written one at a time, each not more often than every few seconds; a map
+is worth less than a bind.
+"""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from bayplan.core.model.dialects import NEURON_CORE_MAP, NEURON_DEVICE_MAP
+from bayplan.core.model.holdings import unsaid
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.vendors import Vendors
+from bayplan.core.state.cluster import Cluster
+from bayplan.kube.client import NODES, Client
+from bayplan.kube.transport import MERGE_PATCH, ApiError, Fenced, TransportError
+from bayplan.scheduler.fence import Fence
+
+log = logging.getLogger("bayplan")
+
+LOOK_S = 1.0
+EVERY_S = 5.0  # per node
+FORBIDDEN_S = 600.0  # until it is tried again without the right
+
+
+class UsageMaps:
+    def __init__(self, cluster: Cluster, client: Client, vendors: Vendors, fence: Fence) -> None:
+        self._cluster, self._client, self._clock = cluster, client, client.clock
+        self._fence = fence
+        self._classes = [c.name for c in vendors.classes.values() if "neuron" in c.dialects]
+        self._position = -1  # in the log of changes
+        self._due: dict[int, None] = {}  # rows to be looked at
+        self._written: dict[str, float] = {}  # by node: when
+        self.writes = 0
+
+    async def run(self, leads: Callable[[], bool]) -> None:
+        """Until cancelled."""
+        while self._classes:
+            pause = LOOK_S
+            if leads() and self._fence.is_open:
+                pause = await self._round()
+            else:
+                self._position = -1  # whoever led meanwhile may have written
+            await self._clock.sleep(pause)
+
+    async def _round(self) -> float:
+        self._hear()
+        now = self._clock.time()
+        for row in list(self._due):
+            node = self._cluster.nodes[row] if row < len(self._cluster.nodes) else None
+            if node is not None and now - self._written.get(node.name, -EVERY_S) < EVERY_S:
+                continue
+            del self._due[row]
+            wanted = {} if node is None else self.maps(row, node)
+            if node is None or not wanted or wanted == node.maps:
+                continue
+            try:
+                await self._write(node.name, wanted)
+            except ApiError as error:
+                if error.status == 403:
+                    log.warning("going without maps of Neuron devices in use: %s", error)
+                    self._due[row] = None
+                    return FORBIDDEN_S
+                if error.status != 404:
+                    self._due[row] = None
+            except TransportError:
+                self._due[row] = None
+            except Fenced:
+                break
+        return LOOK_S
+
+    def _hear(self) -> None:
+        """Which rows have changed since the last look."""
+        log_of = self._cluster.load_log
+        if not any(name in self._cluster.pools.tables for name in self._classes):
+            self._position = log_of.head
+            return
+        rows = log_of.since(self._position) if self._position >= 0 else None
+        every = range(self._cluster.height) if rows is None else rows.tolist()
+        self._due.update(dict.fromkeys(every))
+        self._position = log_of.head
+
+    def maps(self, row: int, node: Node) -> dict[str, str]:
+        """As they should stand on the node; empty where it has no such devices."""
+        for pool in node.pools:
+            if pool.device_class not in self._classes or pool.layout is None:
+                continue
+            table, cores = self._cluster.pools.tables[pool.device_class], pool.layout.cores
+            used: set[int] = set()
+            for resident in self._cluster.residents[row].values():
+                holding = resident.pod.held or unsaid(resident.pod.row.devices)
+                for part in holding.parts:
+                    if part.device_class == pool.device_class:
+                        used.update(table.positions[row].get(part.id, ()))
+                if pool.device_class in holding.unknown:
+                    used.update(range(len(pool.devices) * cores))
+            last = pool.layout.indexes[-1] if pool.layout.indexes else -1
+            by_core = [False] * ((last + 1) * cores)
+            for at in used:
+                by_core[pool.layout.indexes[at // cores] * cores + at % cores] = True
+            devices = [any(by_core[i * cores : (i + 1) * cores]) for i in range(last + 1)]
+            return {NEURON_DEVICE_MAP: _text(devices), NEURON_CORE_MAP: _text(by_core)}
+        return {}
+
+    async def _write(self, name: str, wanted: dict[str, str]) -> None:
+        self._written[name] = self._clock.time()
+        await self._client.request(
+            "PATCH",
+            NODES.path(name=name, sub="status"),
+            body=msgspec.json.encode({"metadata": {"annotations": wanted}}),
+            content_type=MERGE_PATCH,
+            before_send=self._fence.check,
+        )
+        self.writes += 1
+
+
+def _text(used: list[bool]) -> str:
+    return ",".join("true" if each else "false" for each in used)
