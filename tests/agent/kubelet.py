@@ -25,6 +25,7 @@ Place = tuple[str, str]
 class Admitted(Struct, frozen=True):
     ids: frozenset[str]
     environment: dict[str, str]
+    files: tuple[wire.DeviceFile, ...]
 
 
 class Refused(Exception):
@@ -124,7 +125,8 @@ class StandInKubelet:
             raise Refused(error.details()) from None
         places = self.held.setdefault(("default", pod), {})
         places[container, resource] = frozenset(ids)
-        return Admitted(frozenset(ids), dict(answer.containers[0].environment))
+        given = answer.containers[0]
+        return Admitted(frozenset(ids), dict(given.environment), given.files)
 
     async def _call(self, resource: str, method: str, asked: Struct, answer: Any) -> Any:
         path = f"/{wire.PLUGIN}/{method}"

@@ -102,6 +102,7 @@ class Rig:
             discover_s=0.05,
             reconcile_s=0.2,
             poll_s=0.02,
+            root=folder / "root",
         )
         self.source = source or ListedSource(FOUR, vendors)
         self.eyes = Eyes()
@@ -198,11 +199,15 @@ class Rig:
 
 @asynccontextmanager
 async def running(
-    folder: Path, source: Source | None = None, vendors: Vendors | None = None, node: bool = True
+    folder: Path,
+    source: Source | None = None,
+    vendors: Vendors | None = None,
+    node: bool = True,
+    labels: dict[str, str] | None = None,
 ) -> AsyncIterator[Rig]:
     rig = Rig(folder, source, vendors or Vendors())
     if node:
-        await rig.ask("POST", NODES.path(), {"metadata": {"name": NODE}})
+        await rig.ask("POST", NODES.path(), {"metadata": {"name": NODE, "labels": labels or {}}})
     watching = [
         asyncio.create_task(
             Reflector(rig.client, Watched(what.path(), _decoder(kind)), rig.eyes).run()

@@ -1,6 +1,7 @@
-"""Where devices come from: files, flags, and NVML; and what is said when they cannot be read."""
+"""Where devices come from: files, flags, drivers; and what is said when they cannot be read."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from bayplan.agent.config import BadConfig, load_vendors
-from bayplan.agent.inventory import BadInventory, FileSource, ListedSource
+from bayplan.agent.inventory import BadInventory, FileSource, ListedSource, NodeNotSeen
+from bayplan.agent.neuron import MachineSource, NeuronSource
 from bayplan.agent.nvml import NvmlSource, ask
 from bayplan.cli.main import main
 from bayplan.core.model.devices import (
@@ -63,7 +65,11 @@ def test_a_file_in_yaml_or_json(tmp_path: Path) -> None:
             "a is there twice",
         ),
         ("classes: {nvidia: {devices: [{id: a, index: 0}], links: [[0, 1]]}}", "not 1 by 1"),
-        ("classes: {amd: {devices: []}}", "no device class amd; there are: nvidia"),
+        ("classes: {amd: {devices: []}}", "no device class amd; there are: neuron, nvidia"),
+        (
+            "classes: {neuron: {devices: [{id: a, index: 0}, {id: b, index: 1, cores: 2}]}}",
+            "neuron: its devices differ in cores",
+        ),
         ("{v: 2, classes: {}}", "version 2"),
         ("\x00", "not valid YAML"),
         ('classes: {nvidia: {devices: [{id: "\\ud800", index: 0}]}}', "surrogates not allowed"),
@@ -98,10 +104,31 @@ def test_devices_by_flag() -> None:
     assert ListedSource(["nvidia=0"], VENDORS).discover() == Inventory({"nvidia": Devices(())})
 
 
-@pytest.mark.parametrize("flag", ["nvidia", "nvidia=", "nvidia=x", "nvidia=2x5", "amd=1", "=1"])
+def test_devices_with_cores_by_flag() -> None:
+    """Under the ids by which the scheduler knows them where there is no agent."""
+    found = ListedSource(["neuron=2x4cores", "nvidia=1"], VENDORS).discover().classes
+    machine = ListedSource(["neuron=trn1.32xlarge"], VENDORS).discover().classes["neuron"]
+
+    assert found["neuron"] == Devices((Device("0", 0, cores=4), Device("1", 1, cores=4)))
+    assert found["nvidia"].devices == (Device("nvidia-0", 0),)
+    assert machine.shape == "rows"
+    assert [(each.id, each.index, each.cores) for each in machine.devices] == [
+        (str(i), i, 2) for i in range(16)
+    ]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("nvidia", "nvidia=", "nvidia=x", "nvidia=2x5", "amd=1", "=1", "neuron=2x0cores"),
+        *("neuron=2x17cores", "neuron=p5.48xlarge", "nvidia=trn1.32xlarge"),
+    ],
+)
 def test_a_bad_flag(flag: str) -> None:
     with pytest.raises(BadInventory, match=f"--devices {flag}"):
         ListedSource([flag], VENDORS)
+    with pytest.raises(BadInventory, match="more than 256"):
+        ListedSource(["neuron=33x8cores"], VENDORS)
     with pytest.raises(BadInventory, match="more than 256"):
         ListedSource(["nvidia=257"], VENDORS)
     with pytest.raises(BadInventory, match="a flag for class nvidia already"):
@@ -118,7 +145,7 @@ def test_classes_of_the_configuration(tmp_path: Path) -> None:
         "devices: [{name: npu, resources: [{name: x.com/npu}], environment: NPUS, ids: index}]\n"
     )
     vendors = load_vendors(file)
-    assert sorted(vendors.classes) == ["npu", "nvidia"]
+    assert sorted(vendors.classes) == ["neuron", "npu", "nvidia"]
     assert vendors.resources["x.com/npu"][0].environment == "NPUS"
 
 
@@ -148,6 +175,7 @@ def test_a_bad_configuration(tmp_path: Path, text: str, why: str) -> None:
         (["--inventory", "/nowhere", "--print-inventory"], "/nowhere: No such file"),
         (["--config", "/nowhere"], "/nowhere: No such file"),
         (["--node", "n", "--devices", "nvidia=1", "--kubeconfig", "/nowhere"], "does not exist"),
+        (["--node", "n", "--instance-type", "p5.48xlarge"], "no machine of type p5.48xlarge"),
         (["--nod", "n"], "No such option"),
     ],
 )
@@ -183,13 +211,127 @@ def test_the_agent_runs_without_numpy() -> None:
 import sys
 sys.modules["numpy"] = None
 sys.argv = ["bayplan", "agent", "--devices", "nvidia=1", "--print-inventory"]
-import bayplan.agent.service, bayplan.agent.nvml
+import bayplan.agent.service, bayplan.agent.nvml, bayplan.agent.neuron
 from bayplan.cli.main import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nvidia-0" in done.stdout
+
+
+# ---- Neuron, as its driver shows it
+
+
+class Machine:
+    """The files of a machine, and what is found there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.source = NeuronSource(VENDORS.classes["neuron"], root)
+        (root / "dev").mkdir()
+
+    def has(self, *indexes: int, cores: str = "2") -> None:
+        shutil.rmtree(self.root / "dev", ignore_errors=True)
+        for i in indexes:
+            self.write(f"dev/neuron{i}", "")
+            self.write(f"sys/devices/virtual/neuron_device/neuron{i}/core_count", cores)
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def found(self, machine: str | None = "") -> Devices:
+        return self.source.discover(machine).classes["neuron"]
+
+
+def test_neuron_devices_of_a_machine_that_is_known_by_its_type(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.has(*range(16), cores="8\n")  # of the silicon; they are used as four
+    trn2 = ListedSource(["neuron=trn2.48xlarge"], VENDORS).discover().classes["neuron"]
+
+    assert machine.found("trn2.48xlarge") == trn2
+    assert machine.found("trn1.32xlarge").devices[0].cores == 2
+    machine.write("sys/class/dmi/id/product_name", "trn2.48xlarge\n")
+    assert machine.found(None) == machine.found("trn1.32xlarge") == trn2
+    named = NeuronSource(VENDORS.classes["neuron"], tmp_path, "trn1.32xlarge")
+    assert {each.cores for each in named.discover().classes["neuron"].devices} == {2}
+
+
+def test_neuron_devices_of_a_machine_that_nobody_knows(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.has(1, 0, 10, cores="8\n")
+    for other in ("neuron_mapper", "neuron01", "xneuron2", "neuron3x"):
+        machine.write(f"dev/{other}", "")
+    with pytest.raises(NodeNotSeen):
+        machine.found(None)
+
+    found = machine.found("trn9.large")
+
+    assert found == Devices(tuple(Device(str(i), i, cores=8) for i in (0, 1, 10)))
+    for cores in ("", "0", "seventeen", "17", "\u0661"):
+        machine.has(0, cores=cores)
+        with pytest.raises(BadInventory, match="--instance-type"):
+            machine.found()
+
+
+def test_a_neuron_device_whose_file_is_not_there_is_unhealthy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def health(kind: str) -> str:
+        return "".join("+" if each.healthy else "-" for each in machine.found(kind).devices)
+
+    machine = Machine(tmp_path)
+    machine.has(0, 1, 3, 4, 5)
+    assert health("inf2.24xlarge") == health("inf2.24xlarge") == "++-+++"
+    assert caplog.messages == ["no files of neuron devices 2"]
+    machine.has(*range(6))
+    assert health("inf2.24xlarge") == "++++++"
+    machine.has()
+    assert health("inf2.24xlarge") == health("") == "------"
+    assert {device.cores for device in machine.found("").devices} == {2}
+    machine.has(0, 1, 2)
+    assert health("") == "+++---"
+
+
+def test_more_neuron_devices_than_can_be_told(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.has(*range(33), cores="8")
+    with pytest.raises(BadInventory, match="more than 256"):
+        machine.found()
+
+
+def test_a_machine_without_neuron_devices_is_asked_by_nvml_and_only_such_a_one(
+    tmp_path: Path,
+) -> None:
+    cards = Inventory({"nvidia": Devices((Device("GPU-0", 0),))})
+    asked: list[str | None] = []
+
+    class Cards:
+        def discover(self, machine: str | None = "") -> Inventory:
+            asked.append(machine)
+            return cards
+
+    machine = Machine(tmp_path)
+    source = MachineSource(machine.source, Cards())
+    assert source.discover(None) == cards
+    shutil.rmtree(tmp_path / "dev")
+    assert source.discover(None) == cards
+    machine.write("dev/null", "")
+    machine.has(0)
+    assert set(source.discover("inf2.xlarge").classes) == {"neuron"}
+    assert asked == [None, None]
+
+
+def test_the_command_finds_neuron_devices(tmp_path: Path) -> None:
+    Machine(tmp_path).has(0)
+    arguments = ["agent", "--root", str(tmp_path), "--print-inventory"]
+    for kind, cores in (("inf1.xlarge", 4), ("inf2.xlarge", 2)):
+        result = CliRunner().invoke(main, [*arguments, "--instance-type", kind])
+        assert result.exit_code == 0
+        (device,) = json.loads(result.stdout)["classes"]["neuron"]["devices"]
+        assert (device["id"], device["cores"]) == ("0", cores)
 
 
 # ---- NVML

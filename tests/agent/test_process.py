@@ -11,6 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from bayplan.core.model.devices import (
+    ASSIGNMENT,
+    Assignment,
+    Held,
+    HeldDevice,
+    write_assignment,
+)
 from tests.agent.kubelet import StandInKubelet
 from tests.agent.rig import GPU, NODE, given
 from tests.embedded import EmbeddedPlane
@@ -48,10 +55,12 @@ def _get(url: str) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def agent(plane: EmbeddedPlane, kubelet: StandInKubelet) -> AsyncIterator[Running]:
+async def agent(
+    plane: EmbeddedPlane, kubelet: StandInKubelet, devices: str = "nvidia=4x16384MiB"
+) -> AsyncIterator[Running]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bayplan", "agent", "--node", NODE),
-        *("--kubeconfig", str(plane.kubeconfig), "--devices", "nvidia=4x16384MiB"),
+        *("--kubeconfig", str(plane.kubeconfig), "--devices", devices),
         *("--device-plugins", str(kubelet.plugins), "--pod-resources", str(kubelet.pod_resources)),
         *("--listen", "127.0.0.1:0"),
         stderr=PIPE,
@@ -86,6 +95,23 @@ async def test_a_process_that_serves_and_ends(folder: Path) -> None:
             running.process.send_signal(signal.SIGTERM)
             assert await running.process.wait() == 0
         assert [path.name for path in kubelet.plugins.iterdir()] == ["kubelet.sock"]
+        await kubelet.stop()
+
+
+async def test_a_process_with_many_cores(folder: Path) -> None:
+    core = "aws.amazon.com/neuroncore"
+    cores = tuple(HeldDevice(str(i), i, 1) for i in range(60, 64))
+    held = Assignment(NODE, (Held("main", core, NODE, cores),))
+    with EmbeddedPlane(folder, controllers=False) as plane:
+        kubelet = StandInKubelet(folder)
+        await kubelet.start()
+        plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+        async with agent(plane, kubelet, "neuron=trn2.48xlarge") as running:
+            await kubelet.until(lambda: len(kubelet.devices.get(core, ())) == 64)
+            await running.until_ready()
+            _run_pod(plane, "a", {ASSIGNMENT: write_assignment(held)})
+            assert (await kubelet.admit("a", core, 4)).ids == {"60", "61", "62", "63"}
+            assert running.rss_kib() < MOST_KIB
         await kubelet.stop()
 
 

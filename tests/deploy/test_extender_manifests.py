@@ -100,7 +100,8 @@ def test_the_extender_may_do_what_it_uses_and_nothing_else() -> None:
     found = part("rbac", "--name", "second")
 
     assert rules(found["ClusterRole"]) == {
-        *(("nodes", "", verb) for verb in ("list", "watch", "patch")),
+        *(("nodes", "", verb) for verb in ("list", "watch")),
+        ("nodes/status", "", "patch"),
         *(("pods", "", verb) for verb in ("get", "list", "watch")),
         ("pods/binding", "", "create"),
     }

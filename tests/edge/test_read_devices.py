@@ -260,9 +260,11 @@ def test_pools_come_from_the_agent_first_and_operators_can_take_devices_out() ->
 
 def test_an_inventory_that_cannot_be_read_closes_the_node_for_devices() -> None:
     for text in ("{", '{"v":2,"classes":{}}', '{"v":1,"classes":{"nvidia":{"devices":[{}]}}}'):
-        (pool,) = Reader().node({"metadata": {"name": "n", "annotations": {INVENTORY: text}}}).pools
-        assert pool.devices == ()
-        assert pool.unknown
+        pools = Reader().node({"metadata": {"name": "n", "annotations": {INVENTORY: text}}}).pools
+        assert [pool.device_class for pool in pools] == ["nvidia", "neuron"]
+        for pool in pools:
+            assert pool.devices == ()
+            assert pool.unknown
 
 
 def test_vendors_are_configuration() -> None:
@@ -285,4 +287,4 @@ def test_any_annotation_gives_a_pod_and_a_node(notes: dict[str, str]) -> None:
     node = Reader().node({"metadata": {"name": "n", "annotations": notes}})
 
     assert pod.held is None or set(pod.held.unknown) | {p.device_class for p in pod.held.parts}
-    assert all(pool.device_class == "nvidia" for pool in node.pools)
+    assert all(pool.device_class == "nvidia" or pool.unknown for pool in node.pools)

@@ -244,7 +244,7 @@ async def test_when_all_are_at_work_the_newcomer_has_to_go(
         stub.go.set()
     assert [await task for task in at_work] == [(200, {"Error": ""})] * 2
     assert [entry.getMessage() for entry in caplog.records] == [
-        "all 2 connections are at work; a client was refused"
+        "all 2 connections are at work; clients are refused"
     ]
     caplog.clear()
 

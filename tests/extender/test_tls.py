@@ -73,8 +73,7 @@ async def test_mutual_tls(tmp_path: Path, ca: trustme.CA, version: ssl.TLSVersio
 async def test_old_versions_are_not_spoken(tmp_path: Path, ca: trustme.CA) -> None:
     context = trusting(ca)
     context.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning, match="deprecated"):
-        context.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     async with serving(ANY, Stub(), tls=Tls(write_files(tmp_path, ca))) as port:
         with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -110,26 +109,30 @@ async def test_clients_that_never_shake_hands_keep_nobody_out(
 
 async def test_a_client_that_never_shakes_hands_is_cut_off(tmp_path: Path, ca: trustme.CA) -> None:
     tls = Tls(write_files(tmp_path, ca))
-    async with serving(ANY, Stub(), Limits(timeout_s=0.2), tls) as port:
-        async with connected(port) as client:
-            assert await client.ended() == b""
+    limits = Limits(timeout_s=0.2)
+    async with serving(ANY, Stub(), limits, tls) as port, connected(port) as client:
+        assert await client.ended() == b""
 
 
 async def test_a_slow_client_over_tls_is_cut_off(tmp_path: Path, ca: trustme.CA) -> None:
     tls = Tls(write_files(tmp_path, ca))
-    async with serving(ANY, Stub(), Limits(timeout_s=0.2), tls) as port:
-        async with connected(port, trusting(ca)) as client:
-            assert (await client.ask("/bind", BIND))[0] == 200
-            await client.send(request("/bind", BIND)[:30])
-            assert await client.ended() == b""
+    async with (
+        serving(ANY, Stub(), Limits(timeout_s=0.2), tls) as port,
+        connected(port, trusting(ca)) as client,
+    ):
+        assert (await client.ask("/bind", BIND))[0] == 200
+        await client.send(request("/bind", BIND)[:30])
+        assert await client.ended() == b""
 
 
 async def test_a_large_request_over_tls(tmp_path: Path, ca: trustme.CA) -> None:
     names = [f"node-{n}" for n in range(200_000)]
-    async with serving(ANY, Stub(), tls=Tls(write_files(tmp_path, ca))) as port:
-        async with connected(port, trusting(ca)) as client:
-            status, _, body = await client.ask("/filter", {"Pod": {}, "NodeNames": names})
-            assert (status, body.count(b'"node-')) == (200, 200_000)
+    async with (
+        serving(ANY, Stub(), tls=Tls(write_files(tmp_path, ca))) as port,
+        connected(port, trusting(ca)) as client,
+    ):
+        status, _, body = await client.ask("/filter", {"Pod": {}, "NodeNames": names})
+        assert (status, body.count(b'"node-')) == (200, 200_000)
 
 
 async def test_the_end_comes_though_a_handshake_is_under_way(
@@ -144,30 +147,33 @@ async def test_the_end_comes_though_a_handshake_is_under_way(
 async def test_renewed_files_serve_new_connections(tmp_path: Path, ca: trustme.CA) -> None:
     now, later, clients, others = Now(), trustme.CA(), trustme.CA(), trustme.CA()
     tls = Tls(write_files(tmp_path, ca, clients), now)
-    async with serving(ANY, Stub(), tls=tls) as port:
-        async with connected(port, trusting(ca, clients)) as old:
-            assert (await old.ask("/bind", BIND))[0] == 200
-            write_files(tmp_path, later, others)
-            now.seconds += 60
-            assert await bind(port, trusting(later, others)) == 200
-            with pytest.raises((OSError, asyncio.IncompleteReadError)):
-                await bind(port, trusting(later, clients))  # no longer believed
-            assert (await old.ask("/bind", BIND))[0] == 200
+    async with (
+        serving(ANY, Stub(), tls=tls) as port,
+        connected(port, trusting(ca, clients)) as old,
+    ):
+        assert (await old.ask("/bind", BIND))[0] == 200
+        write_files(tmp_path, later, others)
+        now.seconds += 60
+        assert await bind(port, trusting(later, others)) == 200
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await bind(port, trusting(later, clients))  # no longer believed
+        assert (await old.ask("/bind", BIND))[0] == 200
 
 
 async def test_files_that_change_for_the_worse_leave_what_was_there(
     tmp_path: Path, ca: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, files = Now(), write_files(tmp_path, ca)
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     tls = Tls(files, now)
     async with serving(ANY, Stub(), tls=tls) as port:
-        Path(files.key).write_text("half")
+        key.write_text("half")
         for _ in range(3):
             now.seconds += 60
             assert await bind(port, trusting(ca)) == 200
         (complaint,) = [entry.getMessage() for entry in caplog.records if entry.levelno > 20]
-        assert files.key in complaint
-        Path(files.certificate).unlink()
+        assert str(key) in complaint
+        certificate.unlink()
         now.seconds += 60
         assert await bind(port, trusting(ca)) == 200
         later = trustme.CA()

@@ -19,7 +19,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 LEADER = "bayplan.dev/extender-leader"
 GRANTED = {  # group/resource: verbs, in every namespace
     "/pods": {"get", "list", "watch"},
-    "/nodes": {"list", "watch", "patch"},
+    "/nodes": {"list", "watch"},
+    "/nodes/status": {"patch"},
     "/pods/binding": {"create"},
 }
 Json = dict[str, Any]
@@ -33,7 +34,7 @@ class Installed:
         names = ("--namespace", space, "--name", space)
         apply(plane, printed("extender", *names, "--part", "rbac", "--part", "guard"))
         self.rights = Rights(plane, f"system:serviceaccount:{space}:{space}")
-        until(lambda: self.rights.may("patch", "/nodes"))
+        until(lambda: self.rights.may("patch", "/nodes/status"))
         until(lambda: self.rights.may("patch", "/pods", space))
         self.token = plane.service_account_token(space, space)
         for name, labels in (("own", self.labels(space)), ("other", self.labels("other"))):
@@ -53,7 +54,7 @@ class Installed:
         self.plane.request("PATCH", path, patch, self.token)
 
     def change_node(self, patch: Json, options: str = "") -> None:
-        self.plane.request("PATCH", f"/api/v1/nodes/{self.space}{options}", patch, self.token)
+        self.plane.request("PATCH", f"/api/v1/nodes/{self.space}/status{options}", patch, self.token)
 
 
 def why_not(change: Callable[..., None], *args: Any) -> str:
@@ -115,9 +116,8 @@ def test_it_may_write_the_maps_of_nodes_and_nothing_else(installed: Installed) -
     theirs = {"metadata": {"annotations": {"theirs": "1", NEURON_CORE_MAP: "stale"}}}
     installed.plane.request("PATCH", path, theirs)
     forbidden: list[Json] = [
-        {"spec": {"unschedulable": True}},
-        {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
         {"metadata": {"labels": {"pool": "mine"}}},
+        {"status": {"allocatable": {"cpu": "1"}}},
         {"metadata": {"finalizers": ["example.com/stay"]}},
         {"metadata": {"annotations": {"bayplan.dev/devices": "{}"}}},
         {"metadata": {"annotations": {"theirs": "2"}}},
@@ -126,11 +126,12 @@ def test_it_may_write_the_maps_of_nodes_and_nothing_else(installed: Installed) -
     until(lambda: others in why_not(installed.change_node, forbidden[0]))
     for patch in forbidden:
         assert others in why_not(installed.change_node, patch)
-    installed.change_node(
-        {"metadata": {"annotations": {NEURON_DEVICE_MAP: "true,false", NEURON_CORE_MAP: None}}}
-    )
-    found = installed.plane.request("GET", path)["metadata"]["annotations"]
+    maps = {"annotations": {NEURON_DEVICE_MAP: "true,false", NEURON_CORE_MAP: None}}
+    installed.change_node({"metadata": maps, "spec": {"unschedulable": True}})  # of no effect
+    node = installed.plane.request("GET", path)
+    found = node["metadata"]["annotations"]
 
+    assert "unschedulable" not in node["spec"]
     assert found == {"theirs": "1", NEURON_DEVICE_MAP: "true,false"}
 
 

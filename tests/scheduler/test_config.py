@@ -99,6 +99,9 @@ checkLiveEvery: 0
 podInitialBackoffSeconds: 2
 podMaxBackoffSeconds: 20
 devices: [{name: fpga, resources: [{name: example.com/fpga}], ids: index, environment: FPGAS}]
+extender:
+  {port: 1, policy: spread, maxBodySize: 1Mi, requestTimeout: 3s,
+   tls: {certFile: c, keyFile: k, clientCAFile: a}}
 """)
     plain = msgspec.to_builtins(found)
     default = msgspec.to_builtins(Configuration())
@@ -113,9 +116,16 @@ devices: [{name: fpga, resources: [{name: example.com/fpga}], ids: index, enviro
     }
     assert plain["clientConnection"] == {"kubeconfig": "/etc/kubeconfig", "connections": 8}
     assert plain["journal"] == {"path": "/var/log/journal", "maxSize": 1 << 30, "keep": 0}
+    assert plain["extender"] == {
+        "port": 1,
+        "policy": "spread",
+        "tls": {"certFile": "c", "keyFile": "k", "clientCAFile": "a"},
+        "maxBodySize": 1 << 20,
+        "requestTimeout": 3.0,
+    }
     (fpga,) = found.devices
     assert (fpga.name, fpga.ids, fpga.environment) == ("fpga", "index", "FPGAS")
-    assert list(found.vendors.classes) == ["nvidia", "fpga"]
+    assert list(found.vendors.classes) == ["nvidia", "neuron", "fpga"]
     assert (found.check_live_every, found.max_in_flight, found.bind_workers) == (0.0, 100, 16)
     same = [key for key in plain if plain[key] == default[key]]
     assert same == ["apiVersion", "kind"]

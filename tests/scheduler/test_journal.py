@@ -111,6 +111,9 @@ def samples() -> dict[str, on.Event]:
         on.StorageClassesHidden(),
         on.DeviceClassSeen("gpu", "example.com/gpu"),
         on.DeviceClassGone("gpu"),
+        on.PodExpected(pod, "n"),
+        on.PodNotExpected("uid"),
+        on.BindAsked(pod, "n"),
         on.Tick(7),
     ]
     return {type(event).__name__: event for event in events}

@@ -227,7 +227,8 @@ def served(directory: Path, plan: Plan) -> Iterator[int]:
 def start_extender(kubeconfig: Path, directory: Path, port: int, health: int) -> Process:
     command = [
         *(PYTHON, "-m", "bayplan", "extender"),
-        *(f"--kubeconfig={kubeconfig}", f"--port={port}", f"--listen=127.0.0.1:{health}"),
+        *(f"--kubeconfig={kubeconfig}", f"--port={port}"),
+        *(f"--listen=127.0.0.1:{health}", "--api=127.0.0.1:0"),
     ]
     return Process("bayplan extender", command, directory / "extender.log")
 

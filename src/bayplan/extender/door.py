@@ -15,8 +15,11 @@ came in one piece with the end of the first is not noticed: that client counts a
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
-from typing import cast
+from contextlib import suppress
+from time import monotonic
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -29,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _DRAIN_S = 5.0  # for the answers under way at the end; a pod is given 30 s to stop
 _WARN_S = 60.0
+_AGAIN_S = 1.0  # after a failed accept, as in asyncio; mostly there are no file descriptors left
 
 
 class Limits(Struct, frozen=True):
@@ -53,18 +57,21 @@ class Door:
     """The listening side of a server, and the connections that came in by it."""
 
     def __init__(self, limits: Limits, tls: Tls | None = None) -> None:
-        self.limits, self.tls = limits, tls
-        self.connections: set[Connection] = set()
-        self.handshakes: set[asyncio.Task[None]] = set()
+        self.limits, self._tls = limits, tls
+        self._connections: set[Connection] = set()
         self._by_protocol: dict[object, Connection] = {}
+        self._welcomes: set[asyncio.Task[None]] = set()
         self._warned_at = float("-inf")
 
     async def open(
         self, address: str, handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
     ) -> int:
         """Gives the port, for an address that leaves the choice (`:0`)."""
-        host, port = split(address)
         self._loop = asyncio.get_running_loop()
+        try:
+            self._listener = _listen(*split(address))
+        except OSError as error:
+            raise BadAddress(f"cannot listen on {address}: {error.strerror}") from error
         self._server = web.Server(
             handle,
             access_log=None,
@@ -75,51 +82,100 @@ class Door:
         )
         self._runner = web.ServerRunner(self._server, shutdown_timeout=_DRAIN_S)
         await self._runner.setup()
-        try:
-            self._listening = await self._loop.create_server(lambda: Connection(self), host, port)
-        except OSError as error:
-            await self._runner.cleanup()
-            raise BadAddress(f"cannot listen on {address}: {error.strerror}") from error
-        return int(self._listening.sockets[0].getsockname()[1])
+        self._accepting = self._loop.create_task(self._accept(), name="extender door")
+        return int(self._listener.getsockname()[1])
 
     async def close(self) -> None:
-        self._listening.close()
-        for handshake in self.handshakes:
-            handshake.cancel()
-        await asyncio.gather(*self.handshakes, return_exceptions=True)
+        for task in (waiting := [self._accepting, *self._welcomes]):
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        self._listener.close()
         await self._runner.cleanup()
 
     def of(self, request: web.BaseRequest) -> "Connection | None":
         """Who asks; None when they have left already."""
         return self._by_protocol.get(request.protocol)
 
-    def admit(self, newcomer: "Connection") -> bool:
-        if len(self.connections) >= self.limits.connections:
-            idle = (one for one in self.connections if one.idle_since is not None)
-            leaver = min(idle, key=lambda one: one.idle_since or 0.0, default=None)
-            if leaver is None:
-                self._warn()
-                return False
-            leaver.cut()
-        self.connections.add(newcomer)
-        return True
-
-    def welcome(self, connection: "Connection") -> web.RequestHandler:
+    def hand_on(self, connection: "Connection") -> web.RequestHandler:
         """The part of aiohttp that speaks with this client from now on."""
         protocol = self._server()
         self._by_protocol[protocol] = connection
         return protocol
 
     def forget(self, connection: "Connection", protocol: web.RequestHandler | None) -> None:
-        self.connections.discard(connection)
+        self._connections.discard(connection)
         self._by_protocol.pop(protocol, None)
 
-    def _warn(self) -> None:
-        if self._loop.time() - self._warned_at >= _WARN_S:
-            self._warned_at = self._loop.time()
-            log.warning(
-                "all %d connections are at work; a client was refused", len(self.connections)
+    async def _accept(self) -> None:
+        """By hand, because asyncio's own servers take any number of TLS handshakes at once."""
+        while True:
+            try:
+                client, _ = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                log.warning("cannot accept a connection: %s", error.strerror)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if self._has_room():
+                self._welcome(Connection(self), client)
+            else:
+                client.close()
+
+    def _welcome(self, connection: "Connection", client: socket.socket) -> None:
+        self._connections.add(connection)
+        task = self._loop.create_task(self._connect(connection, client))
+        connection.welcome = task
+        self._welcomes.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._welcomes.discard(task)
+            if not connection.is_made:  # it may have been cancelled before it began
+                self.forget(connection, None)
+                client.close()
+
+        task.add_done_callback(ended)
+
+    async def _connect(self, connection: "Connection", client: socket.socket) -> None:
+        secure = self._tls.context() if self._tls else None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                client,
+                ssl=secure,
+                ssl_handshake_timeout=self.limits.timeout_s if secure else None,
             )
+        except OSError as error:  # TLS errors too
+            log.debug("a client failed at its TLS handshake: %s", error)
+
+    def _has_room(self) -> bool:
+        if len(self._connections) < self.limits.connections:
+            return True
+        idle = (one for one in self._connections if one.idle_since is not None)
+        leaver = min(idle, key=lambda one: one.idle_since or 0.0, default=None)
+        if leaver is not None:
+            leaver.cut()
+        elif monotonic() - self._warned_at >= _WARN_S:
+            self._warned_at = monotonic()
+            log.warning(
+                "all %d connections are at work; clients are refused", self.limits.connections
+            )
+        return leaver is not None
+
+
+def _listen(host: str | None, port: int) -> socket.socket:
+    if host is None and socket.has_dualstack_ipv6():
+        with suppress(OSError):  # IPv6 may be switched off, or the port taken; we shall see
+            return _ready(("", port), socket.AF_INET6, dualstack_ipv6=True)
+    places = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)
+    family, *_, place = places[0]
+    return _ready(place, family)
+
+
+def _ready(place: Any, family: int, dualstack_ipv6: bool = False) -> socket.socket:
+    listener = socket.create_server(
+        place[:2], family=family, backlog=128, dualstack_ipv6=dualstack_ipv6
+    )
+    listener.setblocking(False)
+    return listener
 
 
 class Connection(asyncio.Protocol):
@@ -127,13 +183,17 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, door: Door) -> None:
         self._door, self._loop = door, asyncio.get_running_loop()
-        self.idle_since: float | None = self._loop.time()
+        self.idle_since: float | None = monotonic()  # uvloop's time stands still for 1 ms
+        self.welcome: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._protocol: web.RequestHandler | None = None
-        self._early = bytearray()  # what came together with the end of the handshake
         self._arriving = False
         self._ahead = False  # the client began its next request before it had its answer
         self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def is_made(self) -> bool:
+        return self._transport is not None
 
     # what the server says
 
@@ -153,7 +213,7 @@ class Connection(asyncio.Protocol):
             self._arrive()
         else:
             self._stop()
-            self.idle_since = self._loop.time()
+            self.idle_since = monotonic()
 
     def cut(self) -> None:
         """Ends it at once; aiohttp hears of it as of a client that left."""
@@ -161,30 +221,23 @@ class Connection(asyncio.Protocol):
         self._door.forget(self, self._protocol)
         if self._transport is not None:
             self._transport.abort()
+        elif self.welcome is not None:
+            self.welcome.cancel()
 
     # what the transport says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._door.admit(self):
-            self._transport.abort()
-        elif self._door.tls is None:
-            self._begin(self._transport)
-        else:
-            self._transport.pause_reading()
-            task = self._loop.create_task(self._secure(self._transport, self._door.tls))
-            self._door.handshakes.add(task)
-            task.add_done_callback(self._door.handshakes.discard)
+        self._protocol = self._door.hand_on(self)
+        self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._protocol is None:
-            self._early += data
-            return
         if self.idle_since is not None:
             self._arrive()
         elif not self._arriving:
             self._ahead = True
-        self._protocol.data_received(data)
+        if self._protocol is not None:
+            self._protocol.data_received(data)
 
     def pause_writing(self) -> None:
         if self._protocol is not None:
@@ -200,34 +253,7 @@ class Connection(asyncio.Protocol):
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
 
-    # and the rest
-
-    async def _secure(self, transport: asyncio.Transport, tls: Tls) -> None:
-        """asyncio's own TLS servers take any number of handshakes at once. These are counted."""
-        secure = None
-        try:
-            secure = await self._loop.start_tls(
-                transport,
-                self,
-                tls.context(),
-                server_side=True,
-                ssl_handshake_timeout=self._door.limits.timeout_s,
-            )
-        except OSError as error:  # TLS errors too
-            log.debug("a client failed at its TLS handshake: %s", error)
-        finally:
-            if secure is None or secure.is_closing():  # it may be gone by the time that we hear
-                self.cut()
-            else:
-                self._transport = secure
-                self._begin(secure)
-
-    def _begin(self, transport: asyncio.Transport) -> None:
-        self._protocol = self._door.welcome(self)
-        self._protocol.connection_made(transport)
-        if self._early:
-            self.data_received(bytes(self._early))
-            self._early.clear()
+    # and the time that it takes
 
     def _arrive(self) -> None:
         self._arriving, self._ahead, self.idle_since = True, False, None

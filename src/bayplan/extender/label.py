@@ -6,6 +6,7 @@ take off its own. Outside a cluster there is no pod, and nothing to do.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
@@ -56,31 +57,42 @@ class LeaderLabel:
 
     async def _write(self, leads: bool) -> None:
         here = self._itself
-        await self._patch(here.name, "true" if leads else None)
-        if not leads:
+        mine = await self._patch(here.name, "true" if leads else None)
+        if not leads or mine is None:
             return
-        params = {"labelSelector": f"{LABEL}=true"}
+        params = {"labelSelector": selector(mine.metadata.labels or {})}
         found = await self._client.request("GET", PODS.path(here.namespace), params=params)
         for other in msgspec.json.decode(found, type=_List).items or ():
             if other.metadata.name != here.name:
                 await self._patch(other.metadata.name, None)
 
-    async def _patch(self, name: str, value: str | None) -> None:
+    async def _patch(self, name: str, value: str | None) -> "_Pod | None":
+        """The pod, if it is there."""
         try:
-            await self._client.request(
+            body = await self._client.request(
                 "PATCH",
                 PODS.path(self._itself.namespace, name),
                 body=msgspec.json.encode({"metadata": {"labels": {LABEL: value}}}),
                 content_type=MERGE_PATCH,
                 before_send=self._fence.check if value else None,
             )
+            return msgspec.json.decode(body, type=_Pod)
         except ApiError as error:
             if error.status != 404 or value:
                 raise
+            return None
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """Pods like one with these labels that say they lead. The first two differ by generation."""
+    own = {"pod-template-hash", "controller-revision-hash", LABEL}
+    shared = [f"{key}={value}" for key, value in sorted(labels.items()) if key not in own]
+    return ",".join([f"{LABEL}=true", *shared])
 
 
 class _Metadata(Struct):
     name: str
+    labels: dict[str, str] | None = None
 
 
 class _Pod(Struct):

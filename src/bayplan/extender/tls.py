@@ -98,5 +98,5 @@ def _blame(files: TlsFiles, error: OSError) -> str:
 
 
 def _why(error: OSError) -> str:
-    reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
-    return str(reason or error).lower().replace("_", " ")
+    reason = isinstance(error, ssl.SSLError) and error.reason
+    return reason.lower().replace("_", " ") if reason else str(error.strerror)

@@ -18,6 +18,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
 from bayplan.core.model.holdings import holding_of
+from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Node, Pool
 from bayplan.core.model.pods import DeviceAsk, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
@@ -27,6 +28,7 @@ GIB = 1 << 30
 HOSTNAME = "kubernetes.io/hostname"
 GPU, GPU_MEMORY = "nvidia.com/gpu", "bayplan.dev/gpu-memory-mib"
 GPU_COMPUTE = "bayplan.dev/gpu-compute-percent"
+NEURON, NEURON_CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 VENDORS = Vendors()
 
 
@@ -52,15 +54,28 @@ def cards(*sizes_mib: int, name: str = "", **facts: Any) -> dict[str, Any]:
     return {"pools": (pool,), "allocatable": amounts}
 
 
+def neurons(machine: str = "", devices: int = 0, cores: int = 0, **noted: str) -> dict[str, Any]:
+    """Facts of an AWS machine whose device plugin counts so many; `noted` are its annotations."""
+    amounts = {name: n for name, n in ((NEURON, devices), (NEURON_CORE, cores)) if n}
+    labels = {"node.kubernetes.io/instance-type": machine}
+    return {
+        "pools": pools_of(noted, VENDORS, labels, amounts),
+        "allocatable": amounts,
+        "labels": labels,
+    }
+
+
 def asks(container: str = "main", phase: Any = "main", **amounts: int) -> tuple[DeviceAsk, ...]:
-    """What a container asks for: `gpus`, `mib` of one card's memory, `percent` of its compute."""
+    """What a container asks for: `gpus`, `mib` of one card's memory, `percent` of its compute;
+    `neurons` or their `cores`."""
     names = {"gpus": GPU, "mib": GPU_MEMORY, "percent": GPU_COMPUTE}
+    names |= {"neurons": NEURON, "cores": NEURON_CORE}
     found = []
     for name, amount in amounts.items():
         device_class, resource = VENDORS.resources[names[name]]
-        found.append(
-            DeviceAsk(container, resource.name, device_class.name, resource.kind, amount, 1, phase)
-        )
+        ask = DeviceAsk(container, resource.name, device_class.name, resource.kind, amount)
+        together = device_class.model == "contiguous"
+        found.append(replace(ask, phase=phase, consecutive=together))
     return tuple(found)
 
 

@@ -77,6 +77,7 @@ class Extender:
             path.write_text(json.dumps(CONFIG | config))
             options.append(f"--config={path}")
         options += [f"--port={self.port}", f"--listen=127.0.0.1:{self.health}"]
+        options.append("--api=127.0.0.1:0")
         command = [str(Path(sys.executable).with_name("bayplan")), "extender", *options]
         self.process = Process(name, command, directory / f"{name}.log")
 
@@ -181,7 +182,12 @@ class Fleet:
         self._all("POST", [(self._path, body) for body in bodies], 201)
 
     def delete_half(self) -> int:
+        """Those that wait go first: else the room that others leave would bring binds for pods
+        that are gone a moment later."""
+        raws = self._plane.request("GET", self._path)["items"]
+        waiting = {raw["metadata"]["name"] for raw in raws if "nodeName" not in raw["spec"]}
         gone = self._rng.sample(self.names, len(self.names) // 2)
+        gone.sort(key=lambda name: name not in waiting)
         self.names = [name for name in self.names if name not in set(gone)]
         paths = [f"{self._path}/{name}?gracePeriodSeconds=0" for name in gone]
         self._all("DELETE", [(path, None) for path in paths], 200)

@@ -55,7 +55,8 @@ def eventually_leads(replica: Extender, replicas: list[Extender]) -> bool:
 
 
 def leads(replica: Extender) -> bool:
-    return replica.ask("filter", args(rig.pod("nobody", INF2, 1)))[0] == 200
+    """A filter would keep devices for the pod for a while."""
+    return replica.ask("prioritize", args(rig.pod("nobody", INF2, 1)))[0] == 200
 
 
 def passes(replica: Extender, pod: Json) -> tuple[int, list[str]]:
