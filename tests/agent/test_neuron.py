@@ -146,13 +146,13 @@ async def test_a_pretend_node_has_no_files_to_give_and_says_so_once(
 async def test_nobody_is_steered_to_what_others_wait_for_by_the_other_name(folder: Path) -> None:
     async with running(folder, FOUR) as rig:
         await started(rig)
-        await run_pod(rig, "cores", assigned(entry(CORE, 1, 2)))  # of devices 0 and 1
-        await run_pod(rig, "device", assigned(entry(DEVICE, 2)))
-        for name in ("plain", "other"):
-            await run_pod(rig, name, {})
+        await run_pod(rig, "core", assigned(entry(CORE, 0)))
+        await run_pod(rig, "plain", {})
+        assert (await rig.kubelet.admit("plain", DEVICE, 1)).ids == {"1"}
 
-        assert (await rig.kubelet.admit("plain", DEVICE, 1)).ids == {"3"}
-        assert (await rig.kubelet.admit("other", CORE, 2)).ids == {"0", "3"}
+        await run_pod(rig, "device", assigned(entry(DEVICE, 2)))
+        await run_pod(rig, "other", {})
+        assert (await rig.kubelet.admit("other", CORE, 2)).ids == {"1", "6"}
 
 
 async def test_nobody_is_steered_to_what_others_have_by_the_other_name(folder: Path) -> None:

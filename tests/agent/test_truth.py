@@ -281,7 +281,7 @@ def test_entries_of_other_resources_and_containers_stay() -> None:
 
     (correction,) = compare([here], account(a={"main": (2,)}), SERVED).corrections
 
-    after = read_assignment(correction.annotations[ASSIGNMENT])
+    after = read_assignment(correction.annotations[ASSIGNMENT] or "")
     assert isinstance(after, Assignment)
     assert after.held[1] == MEMORY
     assert after.held[0].devices == (HeldDevice("nvidia-2", 2, 1),)

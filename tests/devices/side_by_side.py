@@ -2,6 +2,7 @@
 own words, and slow: sets of (device, core), and every way one by one."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -84,6 +85,7 @@ def joined(parts: Iterator[Cells] | Sequence[Cells]) -> Cells:
     return frozenset().union(*parts)
 
 
+@cache
 def legal(on: Machine, kind: str, count: int) -> list[Cells]:
     """What a request may get if all is free, by the first of it."""
     units = on.units(kind)
@@ -124,6 +126,7 @@ def _blocks(on: Machine, size: int) -> list[range]:
     return [range(s, s + size) for s in starts if set(range(s, s + size)) <= {*on.indexes}]
 
 
+@cache
 def levels(on: Machine) -> list[list[Cells]]:
     """What is better kept whole, the largest first."""
     found = [[on.everything]]

@@ -1,6 +1,7 @@
 """The verbs over HTTP, for clients that behave and for clients that do not."""
 
 import asyncio
+import errno
 import json
 import logging
 import socket
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bayplan.extender import wire
+from bayplan.extender import door, wire
 from bayplan.extender.door import Connection, Limits
 from bayplan.extender.server import serving
 from bayplan.kube.read import Reader
@@ -168,16 +169,16 @@ async def flood(client: Client, head: bytes, piece: bytes, pieces: int) -> int:
 
 @pytest.mark.parametrize("how", ["told", "chunked"])
 async def test_a_hundred_megabytes_are_refused_and_leave_no_trace_in_memory(how: str) -> None:
-    piece = bytes(1 << 16)
+    piece = bytes(1 << 20)
     told = HEAD + b"Content-Length: %d\r\n\r\n" % (100 << 20)
     chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     if how == "chunked":
-        piece = b"10000\r\n" + piece + b"\r\n"
+        piece = b"100000\r\n" + piece + b"\r\n"
     limits = Limits(max_body=1 << 20)
     async with serving(ANY, Stub(), limits) as port, connected(port) as client:
         tracemalloc.start()
         try:
-            status = await flood(client, told if how == "told" else chunked, piece, 1600)
+            status = await flood(client, told if how == "told" else chunked, piece, 100)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -405,6 +406,33 @@ async def test_garbage_is_answered_with_400_and_the_door(sent: bytes) -> None:
 
 
 # Beginning and end
+
+
+async def test_every_address_of_the_machine_in_both_families() -> None:
+    async with serving(":0", Stub()) as port:
+        assert await ask(port, "/bind", BIND) == (200, {"Error": ""})
+        if socket.has_dualstack_ipv6():
+            _, writer = await asyncio.open_connection("::1", port)
+            writer.close()
+
+
+async def test_a_door_that_fails_to_open_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(door, "_AGAIN_S", 0.05)
+    failures = [OSError(errno.EMFILE, "Too many open files")] * 2
+    accept = socket.socket.accept
+
+    def failing(listener: socket.socket) -> object:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    async with serving(ANY, Stub()) as port:
+        assert await ask(port, "/bind", BIND) == (200, {"Error": ""})
+    assert caplog.messages == ["cannot accept a connection: Too many open files"] * 2
+    caplog.clear()
 
 
 async def test_an_address_that_is_taken_is_one_sentence() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import ssl
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,11 +74,14 @@ async def test_mutual_tls(tmp_path: Path, ca: trustme.CA, version: ssl.TLSVersio
 async def test_old_versions_are_not_spoken(tmp_path: Path, ca: trustme.CA) -> None:
     context = trusting(ca)
     context.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     async with serving(ANY, Stub(), tls=Tls(write_files(tmp_path, ca))) as port:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
             await bind(port, context)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        assert await bind(port, context) == 200
 
 
 @pytest.mark.parametrize("sent", [request("/bind", BIND), b"\x00" * 5000, b"\x16\x03\x01\x00\x05x"])

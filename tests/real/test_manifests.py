@@ -24,6 +24,7 @@ GRANTED = {  # group/resource: verbs, in every namespace
     "/persistentvolumeclaims": {"list", "watch", "patch"},
     "/pods/binding": {"create"},
     "/pods/status": {"patch"},
+    "/nodes/status": {"patch"},
     "events.k8s.io/events": {"create"},
     "storage.k8s.io/storageclasses": {"list", "watch"},
     "resource.k8s.io/deviceclasses": {"list", "watch"},

@@ -27,12 +27,16 @@ class Story(Struct, frozen=True):
     config: str = ""  # a file among the manifests; without one, the default
 
 
-def node(name: str, gpus: int = 0, notes: dict[str, str] | None = None, **more: int) -> Json:
+def node(
+    name: str, gpus: int = 0, notes: dict[str, str] | None = None, type: str = "", **more: int
+) -> Json:
     amounts = {"cpu": "32", "memory": "128Gi", "pods": "110"}
     amounts |= {resource: str(amount) for resource, amount in more.items()}
     if gpus:
         amounts["nvidia.com/gpu"] = str(gpus)
     labels = {"kubernetes.io/hostname": name}
+    if type:
+        labels["node.kubernetes.io/instance-type"] = type
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -108,4 +112,42 @@ ALNAIR = Story(
     config="alnair",
 )
 
-STORIES = (TOY, ALNAIR)
+_NEURON, _CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
+
+
+def _neuron_node(name: str, type: str, devices: int, cores: int) -> Json:
+    """As AWS's device plugin publishes it."""
+    return node(name, type=type, **{_NEURON: devices, _CORE: devices * cores})
+
+
+def _neuron(name: str, devices: int, to: tuple[str, str], why: str) -> Arrival:
+    return Arrival(pod(name, "bayplan", **{_NEURON: devices}), to[0], why, tuple(to[1].split()))
+
+
+NEURON = Story(
+    name="AWS Neuron scheduler extension",
+    says="devices side by side: any number on inf1 and inf2, whole rows of the torus on trn1",
+    nodes=(
+        _neuron_node("trn1", "trn1.32xlarge", 16, 2),
+        _neuron_node("inf1", "inf1.6xlarge", 4, 4),
+        node("plain"),
+    ),
+    arrivals=(
+        Arrival(
+            pod("seven", "bayplan", **{_NEURON: 7}),
+            None,
+            "Instance type trn1.32xlarge does not support requests for device: 7",
+        ),
+        _neuron("llama", 8, ("trn1", "0 1 2 3 4 5 6 7"), "rows 0 and 1 of the torus"),
+        _neuron("bert", 3, ("inf1", "0 1 2"), "three side by side; trn1 gives 1, 4, 8 or 16"),
+        _neuron("probe", 1, ("inf1", "3"), "the device that is left over breaks no row"),
+        _neuron("t5", 4, ("trn1", "8 9 10 11"), "a whole row"),
+        Arrival(
+            pod("cores", "bayplan", **{_CORE: 2}), "trn1", "both cores of device 12", ("24", "25")
+        ),
+        Arrival(pod("row", "bayplan", **{_NEURON: 4}), None, "device 12 is in use by its cores"),
+        Arrival(pod("web", "bayplan"), "plain", "ordinary pods are scheduled too"),
+    ),
+)
+
+STORIES = (TOY, ALNAIR, NEURON)

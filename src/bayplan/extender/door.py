@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _DRAIN_S = 5.0  # for the answers under way at the end; a pod is given 30 s to stop
 _WARN_S = 60.0
-_AGAIN_S = 1.0  # after a failed accept, as in asyncio; mostly there are no file descriptors left
+_AGAIN_S = 1.0  # after a failed accept, as in asyncio
 
 
 class Limits(Struct, frozen=True):
@@ -62,6 +62,7 @@ class Door:
         self._by_protocol: dict[object, Connection] = {}
         self._welcomes: set[asyncio.Task[None]] = set()
         self._warned_at = float("-inf")
+        self._again: asyncio.TimerHandle | None = None
 
     async def open(
         self, address: str, handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -69,7 +70,7 @@ class Door:
         """Gives the port, for an address that leaves the choice (`:0`)."""
         self._loop = asyncio.get_running_loop()
         try:
-            self._listener = _listen(*split(address))
+            self._listener = _listener(*split(address))
         except OSError as error:
             raise BadAddress(f"cannot listen on {address}: {error.strerror}") from error
         self._server = web.Server(
@@ -82,14 +83,17 @@ class Door:
         )
         self._runner = web.ServerRunner(self._server, shutdown_timeout=_DRAIN_S)
         await self._runner.setup()
-        self._accepting = self._loop.create_task(self._accept(), name="extender door")
+        self._listen()
         return int(self._listener.getsockname()[1])
 
     async def close(self) -> None:
-        for task in (waiting := [self._accepting, *self._welcomes]):
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        if self._again is not None:
+            self._again.cancel()
+        self._loop.remove_reader(self._listener)
         self._listener.close()
+        for task in self._welcomes:
+            task.cancel()
+        await asyncio.gather(*self._welcomes, return_exceptions=True)
         await self._runner.cleanup()
 
     def of(self, request: web.BaseRequest) -> "Connection | None":
@@ -106,19 +110,25 @@ class Door:
         self._connections.discard(connection)
         self._by_protocol.pop(protocol, None)
 
-    async def _accept(self) -> None:
+    def _accept(self) -> None:
         """By hand, because asyncio's own servers take any number of TLS handshakes at once."""
-        while True:
-            try:
-                client, _ = await self._loop.sock_accept(self._listener)
-            except OSError as error:
-                log.warning("cannot accept a connection: %s", error.strerror)
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            if self._has_room():
-                self._welcome(Connection(self), client)
-            else:
-                client.close()
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no file descriptors are left, most likely
+            log.warning("cannot accept a connection: %s", error.strerror)
+            self._loop.remove_reader(self._listener)
+            self._again = self._loop.call_later(_AGAIN_S, self._listen)
+            return
+        client.setblocking(False)
+        if self._has_room():
+            self._welcome(Connection(self), client)
+        else:
+            client.close()
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._listener, self._accept)
 
     def _welcome(self, connection: "Connection", client: socket.socket) -> None:
         self._connections.add(connection)
@@ -161,7 +171,7 @@ class Door:
         return leaver is not None
 
 
-def _listen(host: str | None, port: int) -> socket.socket:
+def _listener(host: str | None, port: int) -> socket.socket:
     if host is None and socket.has_dualstack_ipv6():
         with suppress(OSError):  # IPv6 may be switched off, or the port taken; we shall see
             return _ready(("", port), socket.AF_INET6, dualstack_ipv6=True)

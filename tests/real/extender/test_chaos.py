@@ -6,6 +6,9 @@ given twice, the maps on nodes come true again, and nothing waits that fits.
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -63,51 +66,63 @@ def test_killed_in_turns_they_give_legal_devices_once(
     fleet.add_nodes(NODES)
     both = Both(start_extender, start_scheduler)
     with recorder(wiped) as seen:
-        said = [amid_the_first(fleet, both, seen)]
-        for _ in range(TIMES):
-            for trouble in (removed, falsified, both_at_once):
-                gone = fleet.delete_half()
-                fleet.add_pods(gone)
-                trouble(fleet, both, seen)
-                said.append(f"{trouble.__name__}: {judge(fleet, seen)}")
+        said = []
+        for trouble in (first, *TIMES * (removed, falsified, both_at_once)):
+            trouble(fleet, both, seen)
+            said.append(f"{trouble.__name__}: {judge(fleet, seen)}")
     binds = both.binds()
     conflicts = binds.total() - binds["bound"]
     print(f"{'; '.join(said)}; binds {dict(binds)}")  # noqa: T201
     assert conflicts < MOST_CONFLICTS * binds.total()
 
 
-def amid_the_first(fleet: Fleet, both: Both, seen: Recorder) -> str:
+@contextmanager
+def amid(change: Callable[[], None], seen: Recorder) -> Iterator[None]:
+    """The block runs in the middle of it, when some pods were bound; it is over after the block."""
+    enough = seen.bound() + PODS // 16
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+        assert seen.wait(lambda: seen.bound() >= enough, BINDS_S), "few binds before the kill"
+        yield
+        changing.result()
+
+
+def first(fleet: Fleet, both: Both, seen: Recorder) -> None:
     """All pods come at once, and first the one and then the other is killed."""
-    fleet.add_pods(PODS)
-    assert seen.wait(lambda: seen.bound() > PODS // 8, BINDS_S), "few binds before the first kill"
-    both.kill_extender()
-    both.extender_again()
-    assert seen.wait_for_binds(PODS // 8, BINDS_S), "few binds after the extender is there again"
-    both.kill_scheduler()
-    both.scheduler_again()
-    return f"first: {judge(fleet, seen)}"
+    with amid(lambda: fleet.add_pods(PODS), seen):
+        both.kill_extender()
+        both.extender_again()
+        assert seen.wait_for_binds(PODS // 16, BINDS_S), "few binds after the extender is back"
+        both.kill_scheduler()
+        both.scheduler_again()
 
 
 def removed(fleet: Fleet, both: Both, seen: Recorder) -> None:
     """All that the extender wrote on nodes is gone when it starts again."""
-    assert seen.wait_for_binds(PODS // 16, BINDS_S), "few binds before the kill"
-    both.kill_extender()
-    fleet.annotate_nodes(falsely=False)
-    both.extender_again()
+    with amid(lambda: replaced(fleet), seen):
+        both.kill_extender()
+        fleet.annotate_nodes(falsely=False)
+        both.extender_again()
 
 
 def falsified(fleet: Fleet, both: Both, seen: Recorder) -> None:
     """Every node says that all of it is in use when the extender starts again."""
-    assert seen.wait_for_binds(PODS // 16, BINDS_S), "few binds before the kill"
-    both.kill_extender()
-    fleet.annotate_nodes(falsely=True)
-    both.extender_again()
+    with amid(lambda: replaced(fleet), seen):
+        both.kill_extender()
+        fleet.annotate_nodes(falsely=True)
+        both.extender_again()
 
 
 def both_at_once(fleet: Fleet, both: Both, seen: Recorder) -> None:
     """Both are away while pods come and go."""
-    both.kill_scheduler()
-    both.kill_extender()
-    fleet.add_pods(fleet.delete_half())
+    with amid(lambda: replaced(fleet), seen):
+        both.kill_scheduler()
+        both.kill_extender()
+    replaced(fleet)
     both.scheduler_again()
     both.extender_again()
+
+
+def replaced(fleet: Fleet) -> None:
+    """Half of the pods are deleted, and as many others come."""
+    fleet.add_pods(fleet.delete_half())

@@ -32,13 +32,16 @@ PRINT = "env; echo END=1"
 class Agent:
     """Started and stopped as often as wanted; what its processes counted is added up."""
 
-    def __init__(self, kubelet: Kubelet, plane: ControlPlane, directory: Path) -> None:
+    def __init__(
+        self, kubelet: Kubelet, plane: ControlPlane, directory: Path, devices: list[str]
+    ) -> None:
+        """`devices`: the arguments that name them."""
         (self._port,) = free_ports(1)
         self._log = directory / "agent.log"
         self._counted: Counter[str] = Counter()
         self._command = [sys.executable, "-m", "bayplan", "agent", "--node", kubelet.name]
         self._command += ["--kubeconfig", str(plane.kubeconfig)]
-        self._command += ["--devices", f"nvidia={COUNT}x{MEMORY_MIB}MiB"]
+        self._command += devices
         self._command += ["--device-plugins", str(kubelet.device_plugins)]
         self._command += ["--pod-resources", str(kubelet.pod_resources)]
         self._command += ["--listen", f"127.0.0.1:{self._port}"]

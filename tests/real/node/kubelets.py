@@ -13,6 +13,7 @@ from bayplan.testing.node import Node
 
 ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 ANSWER_S = 10.0
+FILES = "FILES"  # in an environment: the names of the device files that the container has
 
 
 class Kubelet(Protocol):

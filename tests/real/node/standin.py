@@ -19,7 +19,7 @@ import grpc
 from bayplan.agent import wire
 from bayplan.agent.protobuf import decoder, encode
 from bayplan.testing.controlplane import ControlPlane, Refused
-from tests.real.node.kubelets import Kubelet
+from tests.real.node.kubelets import FILES, Kubelet
 from tests.real.node.rig import PODS, Json
 
 POLL_S = 0.02
@@ -187,8 +187,10 @@ class StandIn:
         preferred = [id for id in answer.containers[0].ids if id in free]
         ids = tuple([*preferred, *(id for id in free if id not in preferred)][:size])
         asked = wire.IdsPerContainer((wire.Ids(ids),))
-        given = self._call(resource, "Allocate", asked, wire.AllocatedPerContainer)
-        return ids, given.containers[0].environment
+        answer = self._call(resource, "Allocate", asked, wire.AllocatedPerContainer)
+        (given,) = answer.containers
+        files = " ".join(Path(file.container_path).name for file in given.files)
+        return ids, {**given.environment, FILES: files}
 
     def _call(self, resource: str, method: str, asked: Any, answer: type[Any]) -> Any:
         path = f"/{wire.PLUGIN}/{method}"

@@ -6,8 +6,8 @@ than the agent thought, the assignments are put right, and it is that which is h
 
 import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,8 @@ import pytest
 from bayplan.core.model.devices import INVENTORY, Inventory, read_inventory
 from bayplan.testing.controlplane import ControlPlane
 from bayplan.testing.gotool import tell
-from bayplan.testing.node import Node
-from bayplan.testing.nodeparts import Parts
 from tests.real.node.bench import COUNT, DEVICES, GPU, MEMORY, MEMORY_MIB, Agent, Bench
-from tests.real.node.kubelets import Kubelet, RealKubelet
-from tests.real.node.standin import StandIn
+from tests.real.node.kubelets import Kubelet
 from tests.real.rig import Scheduler, until
 
 PROVE = os.environ.get("BAYPLAN_PROVE") == "1"
@@ -30,22 +27,15 @@ KEPT = 2  # pods that live on through a restart and the next round
 
 @pytest.fixture(scope="module")
 def kubelet(
-    node_plane: ControlPlane, parts: Parts | None, no_kubelet: str | None
+    kubelet_of: Callable[[str], AbstractContextManager[Kubelet]],
 ) -> Iterator[Kubelet]:
-    if no_kubelet:
-        with (
-            tempfile.TemporaryDirectory() as folder,  # sockets have short paths
-            StandIn(node_plane, "devices", Path(folder)) as standin,
-        ):
-            yield standin
-    else:
-        with Node(node_plane, "devices", parts) as node:
-            yield RealKubelet(node)
+    with kubelet_of("devices") as kubelet:
+        yield kubelet
 
 
 @pytest.fixture
 def bench(kubelet: Kubelet, node_plane: ControlPlane, tmp_path: Path) -> Iterator[Bench]:
-    agent = Agent(kubelet, node_plane, tmp_path)
+    agent = Agent(kubelet, node_plane, tmp_path, ["--devices", f"nvidia={COUNT}x{MEMORY_MIB}MiB"])
     try:
         bench = Bench(node_plane, kubelet, agent)
         bench.wait_until_served()

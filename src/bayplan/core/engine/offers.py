@@ -6,21 +6,26 @@ are held there. A hold is only a guess: it never keeps a bind from its node.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import compress
+from functools import lru_cache
+from itertools import compress, repeat
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
 from bayplan.core.engine.questions import asking
-from bayplan.core.engine.verdicts import SCORE_SHIFT, Verdicts
+from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
 from bayplan.core.model.effects import Placement
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.plugins.hooks import Ask
+from bayplan.core.state.arrays import Ints, Rows
 from bayplan.core.state.view import View
 
 LASTS_S = 2.0
 UNKNOWN_NODE = "the node is not known yet"
+NOT_THERE = ABSENT  # in place of a reason, where no node is
+MOST_KEPT = 64  # requests whose answers are kept
 
 
 class Filtered(Struct, frozen=True):
@@ -33,10 +38,23 @@ class Filtered(Struct, frozen=True):
     soon: bool = False  # nothing passed, but only for pods that are expected and may not come
 
 
+def by_devices(pod: Pod) -> Pod:
+    """As far as the pod is asked about here: pods that differ in the rest share the answer."""
+    return replace(pod, row=_by_devices(pod.row), terms=None)
+
+
+@lru_cache(maxsize=4096)
+def _by_devices(row: RowKey) -> RowKey:
+    return RowKey(devices=row.devices)
+
+
 class Offers:
+    """Asks the first profile, which is to look at devices alone."""
+
     def __init__(self, verdicts: Verdicts) -> None:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self.until: dict[str, float] = {}  # by uid: when it is expected no more; soonest first
+        self._kept: dict[RowKey, tuple[Ints, int]] = {}  # reasons, and how far the log was read
 
     def expect(self, pod: Pod, node: str, now: float) -> None:
         """The pod was offered places, the best of them on the node."""
@@ -61,37 +79,55 @@ class Offers:
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """What another scheduler is offered. Nothing is held for the pod itself."""
-        rows = np.array([self._cluster.rows.get(name, -1) for name in names], dtype=np.intp)
-        with asking(self._verdicts, pod) as ask:
-            verdict = self._verdicts.all_rows(ask)
-            if not len(verdict):
-                return Filtered([], "", dict.fromkeys(names, UNKNOWN_NODE), {})
-            scores = np.where(rows >= 0, verdict[rows], -1)
-            fits = scores >= 0
-            passed = list(compress(names, fits.tolist()))
-            best = names[int(scores.argmax())] if passed else ""
-            refused, hopeless = self._reasons(ask, list(compress(names, (~fits).tolist())))
-            soon = not passed and self._fits_without_holds(ask, rows[rows >= 0])
-        return Filtered(passed, best, refused, hopeless, soon)
+        rows = self._rows(names)
+        with asking(self._verdicts, by_devices(pod)) as ask:
+            codes = np.where(rows >= 0, self._codes(ask)[rows], NOT_THERE)
+            passed = list(compress(names, (codes == 0).tolist()))
+            refused, hopeless = self._reasons(ask, names, codes)
+            if not passed:
+                soon = self._fits_without_holds(ask, rows[rows >= 0])
+                return Filtered([], "", refused, hopeless, soon)
+            scores = np.where(codes == 0, self._verdicts.all_rows(ask)[rows], -1)
+        return Filtered(passed, names[int(scores.argmax())], refused, hopeless)
 
-    def _reasons(self, ask: Ask, names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    def _rows(self, names: Sequence[str]) -> Rows:
+        found = map(self._cluster.rows.get, names, repeat(-1))
+        return np.fromiter(found, dtype=np.intp, count=len(names))
+
+    def _codes(self, ask: Ask) -> Ints:
+        """Per row 0, or why the pod is refused there; kept, and brought up to date row by row."""
+        log = self._cluster.load_log
+        codes, position = self._kept.pop(ask.row, (np.zeros(0, dtype=np.int64), -1))
+        is_known = position >= 0 and len(codes) == len(self._cluster.nodes)
+        rows = log.since(position) if is_known else None
+        if rows is None or len(rows) > self._cluster.height // 4:
+            found = self._verdicts.refusals(ask, View(self._cluster))
+            codes = np.full(len(self._cluster.nodes), NOT_THERE, dtype=np.int64)
+            codes[: len(found)] = found
+        elif len(rows):
+            rows = np.unique(rows)
+            codes[rows] = self._verdicts.refusals(ask, View(self._cluster, rows))
+        self._kept[ask.row] = codes, log.head
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return codes
+
+    def _reasons(
+        self, ask: Ask, names: Sequence[str], codes: Ints
+    ) -> tuple[dict[str, str], dict[str, str]]:
         """By node, where preemption may help and where it cannot."""
-        known = [(name, row) for name in names if (row := self._cluster.rows.get(name)) is not None]
-        refused = dict.fromkeys(names, UNKNOWN_NODE) if len(known) < len(names) else {}
+        refused: dict[str, str] = {}
         hopeless: dict[str, str] = {}
-        if not known:
-            return refused, hopeless
-        view = View(self._cluster, np.array([row for _, row in known], dtype=np.intp))
-        codes = self._verdicts.refusals(ask, view).tolist()
-        texts = {code: list(explain.reasons(self._verdicts, ask, code)) for code in set(codes)}
-        words = {code: ", ".join(each.text for each in found) for code, found in texts.items()}
-        helps = {c for c, found in texts.items() if all(each.preemption_helps for each in found)}
-        for (name, _), code in zip(known, codes, strict=True):
-            if code in helps:
-                refused[name] = words[code]
-            else:
-                hopeless[name] = words[code]
-                refused.pop(name, None)
+        for code in np.unique(codes).tolist():
+            if code == 0:
+                continue
+            there = compress(names, (codes == code).tolist())
+            if code == NOT_THERE:
+                refused |= dict.fromkeys(there, UNKNOWN_NODE)
+                continue
+            found = list(explain.reasons(self._verdicts, ask, code))
+            where = refused if all(each.preemption_helps for each in found) else hopeless
+            where |= dict.fromkeys(there, ", ".join(each.text for each in found))
         return refused, hopeless
 
     def _fits_without_holds(self, ask: Ask, rows: Iterable[int]) -> bool:
@@ -108,9 +144,8 @@ class Offers:
     def scores(self, pod: Pod, names: Sequence[str]) -> list[int]:
         """0 to 100 for each node; 0 where the pod does not fit. What is held for the pod itself is
         not in its way."""
-        cluster = self._cluster
-        rows = np.array([cluster.rows.get(name, -1) for name in names], dtype=np.intp)
-        with asking(self._verdicts, pod) as ask, cluster.trial():
+        cluster, rows = self._cluster, self._rows(names)
+        with asking(self._verdicts, by_devices(pod)) as ask, cluster.trial():
             if pod.uid in cluster.holds.rows:
                 cluster.holds.release(pod.uid)
             verdict = self._verdicts.all_rows(ask)

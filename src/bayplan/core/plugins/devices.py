@@ -189,22 +189,23 @@ class Devices:
         """Row by row; what was found for a layout and what is free in it is kept."""
         table = view.cluster.pools.tables[want.device_class]
         layouts, free, look = table.layouts, table.free, contiguous.look
-        asks, policy = want.consecutive, self._policy
+        asks, policy, rows = want.consecutive, self._policy, view.row_numbers.tolist()
         found = np.array(
             [
                 contiguous.SHORT
                 if (layout := layouts[row]) is None
                 else look(layout, free[row], asks, policy)
-                for row in view.row_numbers.tolist()
+                for row in rows
             ],
             dtype=np.int64,
         )
         unknown = lines.unknown
         codes: Codes = np.where(found >= 0, 0, SHORT)
-        for at in np.flatnonzero(found == contiguous.UNSUPPORTED).tolist():
-            layout = layouts[int(view.row_numbers[at])]
-            assert layout is not None
-            codes[at] = UNSUPPORTED << self._number(layout)
+        never = np.flatnonzero(found == contiguous.UNSUPPORTED)
+        if len(never):
+            types = [layouts[rows[at]] for at in never.tolist()]
+            numbers = {layout: self._number(layout) for layout in set(types) if layout}
+            codes[never] = [UNSUPPORTED << numbers[layout] for layout in types if layout]
         codes[unknown > 0] = UNKNOWN
         codes[unknown == NO_POOL] = UNPUBLISHED
         return Answer(unknown, codes == 0, np.maximum(found, 0), codes)
