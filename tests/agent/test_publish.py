@@ -199,6 +199,16 @@ def test_only_healthy_devices_count_and_memory_is_in_the_unit() -> None:
     assert found == {"x/gib": 5, "x/percent": 200}
 
 
+def test_cores_that_are_published_count_by_their_own_numbers() -> None:
+    """Core 1 is one of the healthy device 0, and no part of the sick device 1."""
+    core = Resource("x/core", "core", published=True)
+    vendors = Vendors((DeviceClass("x", (core,)),))
+    devices = Devices((Device("0", 0, cores=2), Device("1", 1, cores=2, healthy=False)))
+    held = [Held("main", "x/core", NODE, (HeldDevice("1", 1, 1), HeldDevice("3", 3, 1)))]
+
+    assert totals(Inventory({"x": devices}), vendors, held) == {"x/core": 2 + 1}
+
+
 def test_what_is_left_beside_all_requests_is_left_on_healthy_cards() -> None:
     gib = Resource("x/gib", "memory", unit_mib=1024, published=True)
     devices = Devices((Device("well", 0, 8192), Device("sick", 1, 8192, healthy=False)))

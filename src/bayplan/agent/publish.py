@@ -21,6 +21,7 @@ from msgspec import Raw, Struct
 from bayplan.agent.counts import Counts, Told
 from bayplan.agent.inventory import BadInventory, complete, must_fit
 from bayplan.agent.pods import PodsHere
+from bayplan.agent.units import units_of
 from bayplan.core.model.devices import (
     INVENTORY,
     Devices,
@@ -185,24 +186,23 @@ def totals(inventory: Inventory, vendors: Vendors, held: Iterable[Held] = ()) ->
 
 
 def _total(resource: Resource, devices: Devices, held: Iterable[Held]) -> int:
-    healthy = {device.id: device for device in devices.devices if device.healthy}
+    healthy = Devices(tuple(device for device in devices.devices if device.healthy))
+    units = units_of(resource, healthy)
     total = sum(
         device.amount
         for each in held
         if each.resource == resource.name
         for device in each.devices
-        if device.id not in healthy
+        if device.id not in units
     )
     match resource.kind:
         case "memory":
-            sizes = (device.memory_mib // resource.unit_mib for device in healthy.values())
+            sizes = (unit.device.memory_mib // resource.unit_mib for unit in units.values())
             return total + sum(sizes)
         case "compute":
-            return total + FULL_COMPUTE * len(healthy)
-        case "whole":
-            return total + len(healthy)
-        case "core":
-            return total + sum(device.cores for device in healthy.values())
+            return total + FULL_COMPUTE * len(units)
+        case "whole" | "core":
+            return total + len(units)
 
 
 def amount(amounts: dict[str, Raw], name: str) -> int | None:

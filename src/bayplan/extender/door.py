@@ -31,6 +31,7 @@ from bayplan.web.server import BadAddress, split
 log = logging.getLogger(__name__)
 
 _DRAIN_S = 5.0  # for the answers under way at the end; a pod is given 30 s to stop
+_LINGER_S = 1.0  # for a refused client to read why before it is cut off
 _WARN_S = 60.0
 _AGAIN_S = 1.0  # after a failed accept, as in asyncio
 
@@ -77,8 +78,8 @@ class Door:
             handle,
             access_log=None,
             logger=_aiohttp_log,
-            keepalive_timeout=self.limits.idle_s,
-            lingering_time=self.limits.timeout_s,
+            keepalive_timeout=9,
+            lingering_time=_LINGER_S,
             auto_decompress=False,  # a small body may be a large one in disguise
         )
         self._runner = web.ServerRunner(self._server, shutdown_timeout=_DRAIN_S)
