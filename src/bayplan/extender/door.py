@@ -78,7 +78,7 @@ class Door:
             handle,
             access_log=None,
             logger=_aiohttp_log,
-            keepalive_timeout=9,
+            keepalive_timeout=self.limits.idle_s,
             lingering_time=_LINGER_S,
             auto_decompress=False,  # a small body may be a large one in disguise
         )
@@ -163,7 +163,7 @@ class Door:
         idle = (one for one in self._connections if one.idle_since is not None)
         leaver = min(idle, key=lambda one: one.idle_since or 0.0, default=None)
         if leaver is not None:
-            leaver.cut()
+            pass
         elif monotonic() - self._warned_at >= _WARN_S:
             self._warned_at = monotonic()
             log.warning(
