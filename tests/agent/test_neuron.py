@@ -9,7 +9,7 @@ import pytest
 from bayplan.agent import wire
 from bayplan.agent.inventory import FileSource, ListedSource
 from bayplan.agent.neuron import NeuronSource
-from bayplan.agent.pods import Pod, decode_pod
+from bayplan.agent.pods import Pod, PodsHere, decode_pod
 from bayplan.agent.truth import Correction, Findings, Served, compare
 from bayplan.core.model.devices import (
     ASSIGNMENT,
@@ -169,6 +169,30 @@ async def test_nobody_is_steered_to_what_others_have_by_the_other_name(folder: P
         await until_says(rig, "cores", **assigned(entry(CORE, 0, 2)))
         await run_pod(rig, "more", {})
         assert (await rig.kubelet.admit("more", CORE, 4)).ids == {"1", "3", "6", "7"}
+
+
+@pytest.mark.parametrize("watch", ["in time", "late"])
+async def test_what_a_pod_had_is_free_by_the_other_name_as_soon_as_it_is_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, watch: str
+) -> None:
+    async with running(folder, FOUR) as rig:
+        await rig.stop_agent()
+        rig.kubelet.devices.clear()
+        await rig.start_agent(reconcile_s=3600.0)  # nobody asks the kubelet for its account again
+        await started(rig)
+        await run_pod(rig, "cores", assigned(entry(CORE, 2, 3)))
+        await rig.kubelet.admit("cores", CORE, 2)
+        await rig.until(lambda: bool(rig.agent.reconciler._settled))
+        await rig.until(lambda: not rig.agent.reconciler._recent)
+        if watch == "late":
+            monkeypatch.setattr(PodsHere, "drop", lambda self, pod: None)
+        del rig.kubelet.held["default", "cores"]
+        await rig.delete("cores")
+        if watch == "in time":
+            await rig.until(lambda: rig.agent.pods.all() == [])
+
+        await run_pod(rig, "device", assigned(entry(DEVICE, 1)))
+        assert (await rig.kubelet.admit("device", DEVICE, 1)).ids == {"1"}
 
 
 async def test_cores_that_came_out_swapped_are_put_right_in_both_words(folder: Path) -> None:

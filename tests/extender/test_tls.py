@@ -1,10 +1,8 @@
 """TLS: whom the server shows itself to, whom it believes, and files that change under it."""
 
 import asyncio
-import logging
 import ssl
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +19,9 @@ from bayplan.extender.server import serving
 from bayplan.extender.tls import BadTls, Tls, TlsFiles
 from tests.extender.rig import BIND, HOST, Stub, connected, request, trusting, write_files
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 ANY = f"{HOST}:0"
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    yield
-    assert [entry.getMessage() for entry in caplog.records if entry.levelno > logging.INFO] == []
 
 
 class Now:

@@ -96,8 +96,8 @@ BUGS = (
     Bug(
         "assumed-after-it-is-gone",
         ENGINE,
-        "self._confirm(uid)\n        if uid in self.cluster.pods:",
-        "if uid in self.cluster.pods:",
+        "self._confirm(uid)\n        self.offers.forget(uid)",
+        "self.offers.forget(uid)",
         "everything assumed is confirmed or forgotten",
     ),
     Bug(
@@ -150,8 +150,8 @@ DEVICE_BUGS = (
     Bug(
         "compute-given-twice",
         POOLS,
-        "self.usable[row][at] and memory >= 0 and compute >= 0",
-        "self.usable[row][at] and memory >= 0",
+        "if usable and memory >= 0 and compute >= 0",
+        "if usable and memory >= 0",
         "a device that is given twice is not given once more",
     ),
     Bug(

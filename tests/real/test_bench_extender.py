@@ -8,7 +8,7 @@ from bayplan.cli.bench import render_extender
 from bayplan.testing.controlplane import ControlPlane
 
 SMALL = Plan(nodes=20, pods=30, rounds=1, settle_s=0.1)
-FILTERS = filters.Plan(nodes=60, warm_up=2, filters=10, bursts=2, waiting=4_000)
+FILTERS = filters.Plan(nodes=60, warm_up=2, filters=10, bursts=2, singles=200)
 
 
 def done(contender: str, pods_per_s: float, **binds: float) -> Round:

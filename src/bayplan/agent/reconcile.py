@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from bayplan.agent import wire
 from bayplan.agent.counts import Counts, Told
-from bayplan.agent.pods import Key, Place, PodsHere, Wanted, waiting_for
+from bayplan.agent.pods import Key, Place, Pod, PodsHere, Wanted, waiting_for
 from bayplan.agent.protobuf import BadMessage
 from bayplan.agent.truth import (
     Account,
@@ -72,40 +72,43 @@ class Reconciler:
 
     async def prefer(self, wanted: Wanted) -> frozenset[str] | None:
         """From memory; if nobody is known to wait, the pod may be newer than that: from the API."""
-        taken = self._sharing(wanted.resource, self._taken_by_other_names(wanted.resource))
-        wanted = replace(wanted, available=wanted.available - taken)
         try:
             async with self._clock.timeout(CURRENT_S):
                 await self._pods.synced_once.wait()
-                node = self.served.node
-                ids = waiting_for(self._pods.all(), node, wanted, self._settled)
+                ids = self._waiting_for(self._pods.all(), wanted)
                 if ids is None:
-                    pods = await self._pods.read_now()
-                    ids = waiting_for(pods, node, wanted, self._settled)
+                    ids = self._waiting_for(await self._pods.read_now(), wanted)
                 return ids
         except (ApiError, TransportError, TimeoutError, msgspec.MsgspecError) as error:
             self._counts.troubles += 1
             log.warning("which pod waits for %s cannot be told: %s", wanted.resource, error)
             return None
 
+    def _waiting_for(self, pods: list[Pod], wanted: Wanted) -> frozenset[str] | None:
+        taken = self._sharing(wanted.resource, self._taken_by_other_names(wanted.resource, pods))
+        free = replace(wanted, available=wanted.available - taken)
+        return waiting_for(pods, self.served.node, free, self._settled)
+
     def promised(self, resource: str) -> frozenset[str]:
-        served = self.served
+        served, pods = self.served, self._pods.all()
         given = {
             cell
-            for pod in self._pods.all()
+            for pod in pods
             if not pod.has_ended
             for held in pod.entries(served.node)
             for cell in served.cells(held.resource, (device.id for device in held.devices))
         }
-        return self._sharing(resource, given | self._taken_by_other_names(resource))
+        return self._sharing(resource, given | self._taken_by_other_names(resource, pods))
 
-    def _taken_by_other_names(self, resource: str) -> set[Cell]:
-        """The kubelet counts each resource by itself, and calls free what is taken by another."""
-        recent = ((each.resource, each.ids) for each in self._recent)
-        settled = ((place[1], ids) for (_, place), ids in self._settled.items())
+    def _taken_by_other_names(self, resource: str, pods: list[Pod]) -> set[Cell]:
+        """The kubelet counts each resource by itself, and calls free what is taken by another. What
+        pods held that have ended or are gone since is free."""
+        now, here = self._clock.time(), {pod.uid for pod in pods if not pod.has_ended}
+        recent = ((each.resource, each.ids) for each in self._recent if each.until > now)
+        held = ((place[1], ids) for (uid, place), ids in self._settled.items() if uid in here)
         return {
             cell
-            for other, ids in (*recent, *settled)
+            for other, ids in (*recent, *held)
             if other != resource
             for cell in self.served.cells(other, ids)
         }

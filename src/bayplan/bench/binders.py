@@ -1,9 +1,10 @@
 """Sixteen binds in flight, always: each connection sends the next as soon as one is answered.
 
-    python -m bayplan.bench.binders PORT NODES FIRST LAST
+    python -m bayplan.bench.binders PORT NODES FIRST END
 
-binds the stand-in's waiting pods FIRST to LAST. A line `pod node`, both numbers, on its standard
-input puts another pod before them. At the end of its input, or of its pods, it prints what it saw.
+binds the stand-in's waiting pods from FIRST to before END. A line `pod node`, both numbers, on its
+standard input puts another pod before them. It prints `ready` when it has begun, and at the end of
+its input or of its pods what it saw.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from msgspec import Struct
 from bayplan.bench import neuron
 from bayplan.bench.bare_binder import run
 from bayplan.bench.cluster import NAMESPACE
-from bayplan.bench.stand_in import NICE, uid, waiting_name
+from bayplan.bench.stand_in import uid, waiting_name
 
 IN_FLIGHT = 16
 SEED = 7  # of the devices that are taken already
@@ -49,8 +50,8 @@ def roomy(nodes: int) -> list[int]:
 class Queue:
     """Which pod goes next, and where to."""
 
-    def __init__(self, nodes: int, first: int, last: int) -> None:
-        self._rows, self._next, self._last = roomy(nodes), first, last
+    def __init__(self, nodes: int, first: int, end: int) -> None:
+        self._rows, self._next, self._end = roomy(nodes), first, end
         self.first: deque[tuple[int, int]] = deque()
         self.is_open = True
         self.ran_out = False
@@ -60,11 +61,17 @@ class Queue:
             return self.first.popleft()
         if not self.is_open:
             return None
-        if self._next >= self._last:
+        if self._next >= self._end:
             self.ran_out = True
             return None
+        pod = self._next
         self._next += 1
-        return self._next, self._rows[self._next % len(self._rows)]
+        return pod, row_of(pod, self._rows)
+
+
+def row_of(pod: int, rows: list[int]) -> int:
+    """Where a pod goes that was not filtered over all nodes."""
+    return rows[pod % len(rows)]
 
 
 def request(pod: int, row: int) -> bytes:
@@ -126,10 +133,9 @@ def _given(connection: Connection) -> Connection:
     return connection
 
 
-async def main(port: int, nodes: int, first: int, last: int) -> None:
-    os.nice(NICE)
+async def main(port: int, nodes: int, first: int, end: int) -> None:
     loop = asyncio.get_running_loop()
-    queue = Queue(nodes, first, last)
+    queue = Queue(nodes, first, end)
 
     def read() -> None:
         text = os.read(sys.stdin.fileno(), 1 << 16)
@@ -142,11 +148,13 @@ async def main(port: int, nodes: int, first: int, last: int) -> None:
 
     loop.add_reader(sys.stdin.fileno(), read)
     began = time.perf_counter()
-    ends = [loop.create_future() for _ in range(IN_FLIGHT)]
-    connections = [Connection(queue, end) for end in ends]
+    over = [loop.create_future() for _ in range(IN_FLIGHT)]
+    connections = [Connection(queue, each) for each in over]
     for connection in connections:
         await loop.create_connection(partial(_given, connection), "127.0.0.1", port)
-    await asyncio.gather(*ends)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await asyncio.gather(*over)
     answers: Counter[str] = Counter()
     for connection in connections:
         answers += connection.answers

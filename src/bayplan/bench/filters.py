@@ -35,7 +35,7 @@ AT_ONCE = 16
 READY_S = 120.0
 TIMEOUT_S = 30.0
 READ_BYTES = 1 << 20
-PER_QUARTER = 4  # the stand-in's pods: a quarter of them is filtered
+OFFERED_S = 2.5  # a filter is forgotten after 2 s
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -44,10 +44,15 @@ class Plan(Struct, frozen=True):
     warm_up: int = 100
     filters: int = 1_000
     bursts: int = 100  # of sixteen
-    waiting: int = 24_000  # pods, of which a quarter can be filtered
+    singles: int = 8_000  # pods that the binders have to themselves
+
+    @property
+    def mixed(self) -> int:
+        """Pods that are filtered over all nodes."""
+        return self.warm_up + self.filters + AT_ONCE
 
 
-QUICK = Plan(warm_up=50, filters=200, bursts=20)
+QUICK = Plan(warm_up=50, filters=200, bursts=20, singles=4_000)
 
 
 class Answer(Struct):
@@ -105,7 +110,7 @@ class Questions:
     """Filter requests, each for another of the waiting pods."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan, self._next = plan, 0
+        self._next = 0
         rows = list(range(plan.nodes))
         random.Random(binders.SEED).shuffle(rows)  # kube-scheduler begins anywhere, too
         self.rows = {neuron.node_name(row): row for row in rows}
@@ -114,12 +119,13 @@ class Questions:
     def next(self) -> tuple[int, bytes]:
         number = self._next
         self._next += 1
-        if number >= self._plan.waiting // PER_QUARTER:
-            raise BenchError("no pod is left to ask about")
-        size = stand_in.size_of(number, self._plan.waiting)
-        pod = msgspec.json.encode(stand_in.waiting_pod(number, size))
-        body = b'{"Pod":%s,"Nodes":null,"NodeNames":%s}' % (pod, self._names)
-        return number, binders.post("/filter", body)
+        return number, question(number, stand_in.size_of(number), self._names)
+
+
+def question(number: int, size: int, names: bytes) -> bytes:
+    pod = msgspec.json.encode(stand_in.waiting_pod(number, size))
+    body = b'{"Pod":%s,"Nodes":null,"NodeNames":%s}' % (pod, names)
+    return binders.post("/filter", body)
 
 
 def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
@@ -129,6 +135,7 @@ def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
         questions, rng, meter = Questions(plan), random.Random(binders.SEED), Meter()
         gc.disable()
         try:
+            introduce(port, plan)
             with binding(port, plan) as binder:
                 one_by_one(port, questions, plan.warm_up, binder, rng)
                 beside = one_by_one(port, questions, plan.filters, binder, rng)
@@ -156,6 +163,18 @@ def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
 
 def p99(values: list[float]) -> float:
     return quantiles(values, n=100, method="inclusive")[98]
+
+
+def introduce(port: int, plan: Plan) -> None:
+    """The binders' own pods are filtered beforehand, each over the node that it will get:
+    kube-scheduler binds no pod that the extender does not know."""
+    asker, rows = Asker(port), binders.roomy(plan.nodes)
+    for number in range(plan.mixed, plan.mixed + plan.singles):
+        names = [neuron.node_name(binders.row_of(number, rows))]
+        asker.ask(question(number, 1, msgspec.json.encode(names)))
+        asker.names()
+    asker.socket.close()
+    time.sleep(OFFERED_S)
 
 
 def one_by_one(
@@ -207,8 +226,9 @@ def bursts(port: int, questions: Questions, count: int) -> tuple[list[float], li
 def served(directory: Path, plan: Plan) -> Iterator[int]:
     """An extender that has read the stand-in; gives its port."""
     api, port, health = (contenders.free_port() for _ in range(3))
-    command = [PYTHON, "-m", stand_in.__name__, *map(str, (api, plan.nodes, plan.waiting))]
-    standing = Process("stand-in", [*command, str(binders.SEED)], directory / "stand-in.log")
+    command = [PYTHON, "-m", stand_in.__name__, *map(str, (api, plan.nodes))]
+    command += map(str, (plan.mixed, plan.singles, binders.SEED))
+    standing = Process("stand-in", command, directory / "stand-in.log")
     extender = None
     try:
         standing.wait_until(lambda: b"ready" in standing.log.read_bytes(), READY_S)
@@ -248,9 +268,12 @@ def kubeconfig_for(port: int) -> dict[str, Any]:
 @contextmanager
 def binding(port: int, plan: Plan) -> Iterator["subprocess.Popen[bytes]"]:
     """The binders at work; they end with their standard input."""
-    first, last = plan.waiting // PER_QUARTER, plan.waiting - 1
-    command = [PYTHON, "-m", binders.__name__, *map(str, (port, plan.nodes, first, last))]
+    first, end = plan.mixed, plan.mixed + plan.singles
+    command = [PYTHON, "-m", binders.__name__, *map(str, (port, plan.nodes, first, end))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as binder:
+        assert binder.stdout is not None
+        if binder.stdout.readline() != b"ready\n":
+            raise BenchError("the binders did not start")
         yield binder
 
 

@@ -65,6 +65,14 @@ def mixed(number: int) -> str:
     return (TRN1, INF2)[number % 2]
 
 
+def maps(kind: str, taken: set[int]) -> dict[str, str]:
+    """What a node says of its devices and cores."""
+    devices = [i in taken for i in range(DEVICES[kind])]
+    cores = [used for used in devices for _ in range(CORES)]
+    said = {"NEURON_DEV_USAGE_MAP": devices, "NEURON_CORE_USAGE_MAP": cores}
+    return {key: ",".join(str(used).lower() for used in each) for key, each in said.items()}
+
+
 def fillers(nodes: int, seed: int) -> Iterator[tuple[int, list[int]]]:
     """Somewhat less than half of all devices: for each pod its node and its devices, as AWS's
     extension would have given them."""

@@ -3,14 +3,13 @@
 It has what an extender needs and nothing else: no TLS, no old versions, no selectors but the phase.
 Requests are read and answered by hand, so that it leaves the machine to what is measured.
 
-    python -m bayplan.bench.stand_in PORT NODES WAITING SEED
+    python -m bayplan.bench.stand_in PORT NODES MIXED SINGLE SEED
 
-prints `ready` when it listens. Of the waiting pods, number `i` is `waiting-i` and asks for
-`neuron.SIZES` in turn, or for one device: see `waiting_pod`.
+prints `ready` when it listens. Of the waiting pods the first MIXED ask for `neuron.SIZES` in turn,
+and SINGLE more for one device.
 """
 
 import asyncio
-import os
 import re
 import sys
 import time
@@ -25,7 +24,6 @@ from bayplan.bench.bare_binder import run
 from bayplan.bench.neuron import Json
 
 BIND_S = 0.005
-NICE = 5  # what is measured goes first
 NODES, PODS = "nodes", "pods"
 FAILED = "status.phase=Failed"
 _PATH = re.compile(
@@ -70,7 +68,7 @@ def waiting_pod(number: int, devices: int) -> Json:
 class World:
     """The objects, and who watches them."""
 
-    def __init__(self, nodes: int, waiting: int, seed: int) -> None:
+    def __init__(self, nodes: int, mixed: int, single: int, seed: int) -> None:
         self.version = 1
         self.objects: dict[str, dict[str, Json]] = {NODES: {}, PODS: {}}
         self.watchers: dict[str, set[asyncio.Transport]] = defaultdict(set)
@@ -78,10 +76,15 @@ class World:
             made = neuron.node(number, neuron.mixed(number))
             made["metadata"] |= {"uid": f"node-{number}", "resourceVersion": "1"}
             self.objects[NODES][made["metadata"]["name"]] = made
+        taken: dict[int, set[int]] = {row: set() for row in range(nodes)}
         for number, (row, ids) in enumerate(neuron.fillers(nodes, seed)):
             self._add_filler(number, row, ids)
-        for number in range(waiting):
-            self._add(waiting_pod(number, size_of(number, waiting)))
+            taken[row] |= set(ids)
+        for row, held in taken.items():
+            maps = neuron.maps(neuron.mixed(row), held)
+            self.objects[NODES][neuron.node_name(row)]["metadata"]["annotations"] = maps
+        for number in range(mixed + single):
+            self._add(waiting_pod(number, size_of(number) if number < mixed else 1))
 
     def _add(self, pod: Json) -> None:
         self.objects[PODS][pod["metadata"]["name"]] = pod
@@ -129,9 +132,8 @@ class World:
             transport.write(chunk)
 
 
-def size_of(number: int, waiting: int) -> int:
-    """The first quarter is filtered and then bound, the rest only bound."""
-    return neuron.SIZES[number % len(neuron.SIZES)] if number < waiting // 4 else 1
+def size_of(number: int) -> int:
+    return neuron.SIZES[number % len(neuron.SIZES)]
 
 
 class Connection(asyncio.Protocol):
@@ -213,9 +215,8 @@ class Connection(asyncio.Protocol):
         )
 
 
-async def main(port: int, nodes: int, waiting: int, seed: int) -> None:
-    os.nice(NICE)
-    world = World(nodes, waiting, seed)
+async def main(port: int, nodes: int, mixed: int, single: int, seed: int) -> None:
+    world = World(nodes, mixed, single, seed)
     server = await asyncio.get_running_loop().create_server(
         lambda: Connection(world), "127.0.0.1", port
     )
@@ -226,4 +227,4 @@ async def main(port: int, nodes: int, waiting: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    run(main(*(int(given) for given in sys.argv[1:5])))
+    run(main(*(int(given) for given in sys.argv[1:6])))

@@ -10,6 +10,7 @@ from bayplan.core.model import events as on
 from bayplan.core.model.effects import Bind, Park, Refuse
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
+from bayplan.kube.transport import BeforeSend
 from bayplan.scheduler.assignments import annotations_of
 from bayplan.scheduler.binding import Binder, Outcome
 from bayplan.scheduler.fence import Fence
@@ -50,12 +51,12 @@ class Binds:
         placement = effect.placement
         asked = Asked(placement.node)
         self.asked[placement.pod.uid] = asked
-        task = asyncio.create_task(self._bind(effect, asked))
+        task = asyncio.create_task(self._bind(effect, asked, self._fence.of_now()))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _bind(self, effect: Bind, asked: Asked) -> None:
-        placement, check = effect.placement, self._fence.of_now()
+    async def _bind(self, effect: Bind, asked: Asked, check: BeforeSend) -> None:
+        placement = effect.placement
         try:
             if self._accepting:
                 noted = annotations_of(placement, self._vendors, self._clock.wall())

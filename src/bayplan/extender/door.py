@@ -163,7 +163,7 @@ class Door:
         idle = (one for one in self._connections if one.idle_since is not None)
         leaver = min(idle, key=lambda one: one.idle_since or 0.0, default=None)
         if leaver is not None:
-            pass
+            leaver.cut()
         elif monotonic() - self._warned_at >= _WARN_S:
             self._warned_at = monotonic()
             log.warning(

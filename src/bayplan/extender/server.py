@@ -4,12 +4,14 @@ kube-scheduler shows its users the `Error` of an answer with status 200, and of 
 only the status. So whatever goes wrong with a filter or a bind is told in `Error`. Prioritize and
 preempt have no place for it: 400 for a request that makes no sense, 500 for our own mistake.
 
-| trouble                                                | filter | prioritize, preempt | bind  |
-|--------------------------------------------------------|--------|---------------------|-------|
-| not JSON, wrong types, no pod, unreadable pod or node   | Error  | 400                 | Error |
-| an exception in the verb                               | Error  | 500                 | Error |
-| another replica leads                                  | 503    | 503                 | Error |
-| an unknown path 404, another method 405, compressed 415, too large 413, too much at once 503     |
+| trouble                                             | filter | prioritize, preempt | bind  |
+|-----------------------------------------------------|--------|---------------------|-------|
+| no JSON, wrong types, no pod, an unreadable object  | Error  | 400                 | Error |
+| an exception in the verb                            | Error  | 500                 | Error |
+| another replica leads                               | 503    | 503                 | Error |
+
+Before a verb is reached: 404 for an unknown path, 405 for another method, 415 for a compressed
+body, 413 for one that is too large, 503 for too much at once.
 
 A verb that has begun goes on when its client leaves: half a bind helps nobody.
 """
@@ -102,7 +104,7 @@ class _Desk:
         except _Refused as refused:  # the body may not have been read, so nothing can follow it
             response = _response(f"{refused}\n".encode(), refused.status, TEXT)
             response.force_close()
-        except OSError:
+        except ZeroDivisionError:
             return web.Response()  # the client left in the middle of its request, or was cut off
         # Sent here and not by aiohttp, so that the end of it is known.
         connection.leaving()

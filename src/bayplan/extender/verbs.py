@@ -53,6 +53,10 @@ class Answers:
         if not pod.row.devices:
             self.counts["filter", "passed"] += 1
             return args.passed(args.names)
+        if there := self._bound_to(pod.uid):  # what it has must not be in its own way
+            self.counts["filter", "later"] += 1
+            words = f"pod {pod.key} is bound to {there}, or will be in a moment"
+            return wire.FilterResult(error=words)
         offers, now = self._engine.offers, self._clock.time()
         if offers.until:
             self._loop.step(on.PodNotExpected(pod.uid), now)
@@ -101,14 +105,14 @@ class Answers:
         self._must_lead()
         uid, name = args.pod_uid, f"{args.pod_namespace}/{args.pod_name}"
         pod = self._pods.pop(uid, None)
-        self._loop.hear()
+        self._hear()
         if pod is None and uid not in self._binds.asked and not self._bound_to(uid):
             found = await self._read(args)
             if isinstance(found, str):
                 return found, "error"
             pod = found
             self._must_lead()
-            self._loop.hear()
+            self._hear()
         # Nothing is awaited from here until the bind has begun.
         asked = self._binds.asked.get(uid)
         there = asked.node if asked else self._bound_to(uid) or (pod.node if pod else "")
@@ -161,12 +165,19 @@ class Answers:
 
     def _begin(self, raw: Raw) -> Pod:
         self._must_lead()
-        self._loop.hear()
+        self._hear()
         return self._reader.pod(raw)
+
+    def _hear(self) -> None:
+        """All of it: a bind whose failure is not heard of would pass for done."""
+        while self._loop.inbox:
+            self._loop.hear()
 
     def _must_lead(self) -> None:
         if not self._may_decide():
             raise NotLeading
+        if not self._loop.is_ready:  # without an election everybody leads from the start
+            raise NotLeading("the extender has not read the cluster yet")
 
     def _remember(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod

@@ -1,9 +1,9 @@
 """A stand-in for a kubelet, for machines where none can run: gRPC and the API, no containers.
 
 It does with device plugins what a kubelet does: registration, ListAndWatch, GetPreferredAllocation,
-Allocate, its account in the PodResources API, and sockets that are gone after a restart. Pods that
-come at the same time are taken in an order of its own. Their phase becomes Running, and nothing
-runs.
+Allocate, its account in the PodResources API, the node's status, and sockets that are gone after a
+restart. Pods that come at the same time are taken in an order of its own. Their phase becomes
+Running, and nothing runs.
 """
 
 import random
@@ -123,6 +123,9 @@ class StandIn:
             for found in lists:
                 healthy = {one.id for one in found.devices if one.health == wire.HEALTHY}
                 self._devices[resource] = healthy
+                amounts = {resource: str(len(healthy))}
+                status = {"status": {"capacity": amounts, "allocatable": amounts}}
+                self.plane.request("PATCH", f"/api/v1/nodes/{self.name}/status", status)
         except (grpc.RpcError, ValueError):  # the plugin, or the channel, has ended
             pass
         if self._plugins.get(resource) is channel:
@@ -171,6 +174,7 @@ class StandIn:
                 environment |= more
         self._held[name] = held
         status = [{"name": "main", "image": "", "imageID": "", "ready": True, "restartCount": 0}]
+        status[0]["containerID"] = f"stand-in://{name}"
         body = {"status": {"phase": "Running", "containerStatuses": status}}
         try:
             self.plane.request("PATCH", f"{PODS}/{name}/status", body)

@@ -112,15 +112,15 @@ def bench(
 def test_a_container_sees_the_devices_of_its_assignment_and_no_others(
     bench: Bench, say: Callable[[str], None]
 ) -> None:
-    bench.bind("devices", DEVICE, 2, 3)
-    bench.bind("cores", CORE, 2, 3)
+    bench.bind("neuron-devices", DEVICE, 2, 3)
+    bench.bind("neuron-cores", CORE, 2, 3)
 
-    assert bench.got("devices", DEVICE) == ([2, 3], "neuron2 neuron3")
-    assert bench.got("cores", CORE) == ([2, 3], "neuron1")
-    for name, key in (("devices", "NEURON_DEVS"), ("cores", "NEURON_CORES")):
+    assert bench.got("neuron-devices", DEVICE) == ([2, 3], "neuron2 neuron3")
+    assert bench.got("neuron-cores", CORE) == ([2, 3], "neuron1")
+    for name, key in (("neuron-devices", "NEURON_DEVS"), ("neuron-cores", "NEURON_CORES")):
         until(lambda name=name: bench.annotations(name)["NEURON_ALLOCATED"] == "true")  # type: ignore[misc]
         assert bench.annotations(name)[key] == bench.annotations(name)["AWS_NEURON_IDS"] == "2,3"
-    bench.remove("devices", "cores")
+    bench.remove("neuron-devices", "neuron-cores")
     counts = bench.agent.counts()
     assert counts["bayplan_agent_marked_total"] == counts["bayplan_agent_allocations_total"] == 2
     assert counts["bayplan_agent_swapped_total"] == counts["bayplan_agent_drift_total"] == 0
@@ -130,22 +130,22 @@ def test_a_container_sees_the_devices_of_its_assignment_and_no_others(
 def test_what_the_scheduler_chooses_is_what_containers_see(bench: Bench, tmp_path: Path) -> None:
     """Nobody binds by hand: `bayplan run` reads the inventory and writes the assignments."""
     with Scheduler(tmp_path, bench.plane.kubeconfig):
-        for name, resource, amount in (("pair", DEVICE, 2), ("cores", CORE, 3)):
+        for name, resource, amount in (("neuron-pair", DEVICE, 2), ("neuron-cores", CORE, 3)):
             bench.create(name, resource, amount)
             until(lambda name=name: bench.is_bound(name))  # type: ignore[misc]
-        bench.create("more", DEVICE, 1)  # the kubelet would count two as free
+        bench.create("neuron-more", DEVICE, 1)  # the kubelet would count two as free
 
-        devices, files = bench.got("pair", DEVICE)
+        devices, files = bench.got("neuron-pair", DEVICE)
         assert devices in ([0, 1], [2, 3])
         assert files == " ".join(f"neuron{i}" for i in devices)
-        cores, files = bench.got("cores", CORE)
+        cores, files = bench.got("neuron-cores", CORE)
         assert cores == list(range(cores[0], cores[0] + 3))
         assert not {core // CORES for core in cores} & set(devices)
         assert files == " ".join(f"neuron{i}" for i in sorted({0, 1, 2, 3} - set(devices)))
-        assert not bench.is_bound("more")
+        assert not bench.is_bound("neuron-more")
 
-        bench.remove("pair")
-        until(lambda: bench.is_bound("more"))
-        (device,), _ = bench.got("more", DEVICE)
+        bench.remove("neuron-pair")
+        until(lambda: bench.is_bound("neuron-more"))
+        (device,), _ = bench.got("neuron-more", DEVICE)
         assert device in devices
-    bench.remove("cores", "more")
+    bench.remove("neuron-cores", "neuron-more")
