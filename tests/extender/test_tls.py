@@ -81,7 +81,7 @@ async def test_old_versions_are_not_spoken(tmp_path: Path, ca: trustme.CA) -> No
 @pytest.mark.parametrize("sent", [request("/bind", BIND), b"\x00" * 5000, b"\x16\x03\x01\x00\x05x"])
 async def test_what_is_no_tls_gets_no_answer(tmp_path: Path, ca: trustme.CA, sent: bytes) -> None:
     tls = Tls(write_files(tmp_path, ca))
-    async with serving(ANY, Stub(), Limits(timeout_s=0.3), tls) as port:
+    async with serving(ANY, Stub(), Limits(timeout_s=0.6), tls) as port:
         async with connected(port) as client:
             await client.send(sent)
             assert not (await client.ended()).startswith(b"HTTP")
@@ -107,7 +107,7 @@ async def test_clients_that_never_shake_hands_keep_nobody_out(
 
 async def test_a_client_that_never_shakes_hands_is_cut_off(tmp_path: Path, ca: trustme.CA) -> None:
     tls = Tls(write_files(tmp_path, ca))
-    limits = Limits(timeout_s=0.2)
+    limits = Limits(timeout_s=0.6)
     async with serving(ANY, Stub(), limits, tls) as port, connected(port) as client:
         assert await client.ended() == b""
 
@@ -115,7 +115,7 @@ async def test_a_client_that_never_shakes_hands_is_cut_off(tmp_path: Path, ca: t
 async def test_a_slow_client_over_tls_is_cut_off(tmp_path: Path, ca: trustme.CA) -> None:
     tls = Tls(write_files(tmp_path, ca))
     async with (
-        serving(ANY, Stub(), Limits(timeout_s=0.2), tls) as port,
+        serving(ANY, Stub(), Limits(timeout_s=0.6), tls) as port,
         connected(port, trusting(ca)) as client,
     ):
         assert (await client.ask("/bind", BIND))[0] == 200

@@ -6,13 +6,17 @@ for 8 or 16 that is refused while some node has that many devices free fell vict
 which the others were placed; those are counted. A pod that is refused, for whatever reason, is
 dropped: nobody waits. All contenders meet the same pods at the same times.
 
+Whoever refuses more is relieved by that, and has an easier time with the rest. So there is a second
+round at equal load: the same pods in the same order, each as soon as fewer than `load` of the
+contender's devices are busy.
+
 The contenders, each a profile of the same engine:
 
     bayplan            the default profile
     devices_alone      only the plugin Devices scores
-    behind_extender    kube-scheduler's scores, and that of Devices as an extender tells it: 0 to 10,
-                       with the weight of our manifests
-    original           kube-scheduler's scores, equals at random; on the node the lowest free indexes
+    behind_extender    kube-scheduler's scores and that of Devices, as an extender tells it: 0 to
+                       10, with the weight of our manifests; equals at random
+    original           kube-scheduler's scores, equals at random; on the node the lowest indexes
 """
 
 import heapq
@@ -49,6 +53,8 @@ DEVICES, CORES = 16, 32  # of a node
 LARGE = (8, 16)  # sizes whose refusals are counted
 CPU, MEMORY = 7_000, 28 * GIB  # that a pod asks for with each device; a node has 8 cores for it
 EXTENDER_WEIGHT = 30  # in deploy/extender; kube-scheduler multiplies 0 to 10 by it and by 10
+COMPARED = ("bayplan", "original")
+CONTENDERS = ("bayplan", "devices_alone", "behind_extender", "original")
 Progress = Callable[[str], None]
 
 
@@ -134,12 +140,8 @@ def contenders(rng: random.Random) -> dict[str, Profile]:
         filter=PluginSet(tens, ours), score=PluginSet(tens, ours), choose=PluginSet(tens, ours)
     )
     behind.picker = at_random(rng)
-    return {
-        "bayplan": profile(),
-        "devices_alone": profile(score=PluginSet(ours, none)),
-        "behind_extender": behind,
-        "original": original,
-    }
+    alone = profile(score=PluginSet(ours, none))
+    return dict(zip(CONTENDERS, (profile(), alone, behind, original), strict=True))
 
 
 def at_random(rng: random.Random) -> Callable[[Pod, Sequence[Candidate]], int]:
@@ -180,63 +182,104 @@ def pod(number: int, size: int) -> Pod:
     return Pod(name, "default", name, {}, row, scheduler="bayplan")
 
 
-def play(plan: Plan, arrivals: Sequence[Arrival], profile: Profile) -> Tally:
+class Nodes:
+    """Nodes behind an engine, and who leaves when."""
+
+    def __init__(self, count: int, profile: Profile) -> None:
+        self._engine, vendors = Engine([profile]), Vendors()
+        self.free = {f"trn1-{number}": DEVICES for number in range(count)}
+        for number in range(count):
+            self._engine.handle(on.NodeSeen(node(number, vendors)), 0.0)
+        self._leaving: list[tuple[float, str, str, int]] = []
+
+    @property
+    def busy(self) -> float:
+        return 1 - sum(self.free.values()) / (DEVICES * len(self.free))
+
+    def until(self, now: float) -> None:
+        """Whose time has come is gone."""
+        while self._leaving and self._leaving[0][0] <= now:
+            self._next_goes()
+
+    def until_below(self, load: float) -> float:
+        """Pods go until fewer devices are busy; and when that is."""
+        now = 0.0
+        while self.busy >= load:
+            now = self._next_goes()
+        return now
+
+    def _next_goes(self) -> float:
+        at, uid, name, size = heapq.heappop(self._leaving)
+        self.free[name] += size
+        self._engine.handle(on.PodGone(uid), at)
+        return at
+
+    def place(self, newcomer: Pod, size: int, now: float, end: float) -> bool:
+        self._engine.handle(on.PodSeen(newcomer), now)
+        (effect,) = self._engine.handle(on.Tick(), now)
+        if isinstance(effect, do.Refuse):
+            self._engine.handle(on.PodGone(newcomer.uid), now)
+            return False
+        assert isinstance(effect, do.Bind), effect
+        self._engine.handle(on.BindDone(newcomer.uid), now)
+        self.free[effect.placement.node] -= size
+        heapq.heappush(self._leaving, (end, newcomer.uid, effect.placement.node, size))
+        return True
+
+
+def play(
+    plan: Plan, arrivals: Sequence[Arrival], profile: Profile, *, equal_load: bool = False
+) -> Tally:
     """A stream through an engine."""
-    engine, vendors = Engine([profile]), Vendors()
-    for number in range(plan.nodes):
-        engine.handle(on.NodeSeen(node(number, vendors)), 0.0)
-    tally, free = Tally(), {f"trn1-{number}": DEVICES for number in range(plan.nodes)}
-    leaving: list[tuple[float, str, str, int]] = []
+    nodes, tally, now = Nodes(plan.nodes, profile), Tally(), 0.0
     for number, arrival in enumerate(arrivals):
-        while leaving and leaving[0][0] <= arrival.at:
-            at, uid, name, size = heapq.heappop(leaving)
-            free[name] += size
-            engine.handle(on.PodGone(uid), at)
-        newcomer = pod(number, arrival.size)
-        engine.handle(on.PodSeen(newcomer), arrival.at)
-        (effect,) = engine.handle(on.Tick(), arrival.at)
-        if isinstance(effect, do.Bind):
-            name = effect.placement.node
-            engine.handle(on.BindDone(newcomer.uid), arrival.at)
-            free[name] -= arrival.size
-            end = arrival.at + arrival.stays
-            heapq.heappush(leaving, (end, newcomer.uid, name, arrival.size))
+        if equal_load:
+            now = max(now, nodes.until_below(plan.load))
         else:
-            assert isinstance(effect, do.Refuse), effect
-            engine.handle(on.PodGone(newcomer.uid), arrival.at)
+            now = arrival.at
+            nodes.until(now)
+        size = arrival.size
+        if not nodes.place(pod(number, size), size, now, now + arrival.stays):
             tally.refused_in_all += 1
-            tally.refused += arrival.size in LARGE and max(free.values()) >= arrival.size
-        tally.busy += 1 - sum(free.values()) / (plan.nodes * DEVICES)
-    tally.busy /= len(arrivals)
+            tally.refused += size in LARGE and max(nodes.free.values()) >= size
+        tally.busy += nodes.busy / len(arrivals)
     return tally
 
 
 def run(plan: Plan, progress: Progress = lambda _: None) -> dict[str, Any]:
-    per_seed = []
+    per_seed: list[dict[str, Any]] = []
     for seed in plan.seeds:
         arrivals = stream(plan, seed)
-        found: dict[str, Any] = {"seed": seed}
+        found: dict[str, Any] = {"seed": seed, "equal_load": {}}
         for name, profile in contenders(random.Random(seed)).items():
-            tally = play(plan, arrivals, profile)
-            found[name] = {
-                "refused": tally.refused,
-                "refused_in_all": tally.refused_in_all,
-                "busy": round(tally.busy, 4),
-            }
+            found[name] = figures(play(plan, arrivals, profile))
+            if name in COMPARED:
+                again = play(plan, arrivals, profile, equal_load=True)
+                found["equal_load"][name] = figures(again)
         per_seed.append(found)
-        counts = ", ".join(f"{name} {found[name]['refused']}" for name in found if name != "seed")
-        progress(f"seed {seed}: {counts}")
-    ours, theirs = (sum(s[name]["refused"] for s in per_seed) for name in ("bayplan", "original"))
+        counts = [f"{name} {found[name]['refused']}" for name in found if name in CONTENDERS]
+        equal = [f"{name} {found['equal_load'][name]['refused']}" for name in COMPARED]
+        progress(f"seed {seed}: {', '.join(counts)}; at equal load {', '.join(equal)}")
     return {
         "nodes": plan.nodes,
         "arrivals": plan.arrivals,
         "load": plan.load,
-        "refused_ours": ours,
-        "refused_original": theirs,
-        "ratio": ratio(ours, theirs),
+        **compared(per_seed),
+        "equal_load": compared([found["equal_load"] for found in per_seed]),
         "per_seed": per_seed,
     }
 
 
-def ratio(ours: int, theirs: int) -> float | None:
-    return round(ours / theirs, 4) if theirs else None
+def figures(tally: Tally) -> dict[str, Any]:
+    return {
+        "refused": tally.refused,
+        "refused_in_all": tally.refused_in_all,
+        "busy": round(tally.busy, 4),
+    }
+
+
+def compared(streams: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Summed over the seeds."""
+    ours, theirs = (sum(each[name]["refused"] for each in streams) for name in COMPARED)
+    ratio = round(ours / theirs, 4) if theirs else None
+    return {"refused_ours": ours, "refused_original": theirs, "ratio": ratio}

@@ -82,6 +82,14 @@ Examples:
   bayplan bench extender --quick
   bayplan bench extender --rounds 3 -o json
 """
+CONTIGUOUS_HELP = """Neuron requests of 8 and 16 devices that are refused though a node has as many
+free, beside Neuron's own extension in the same streams of pods. Virtual time; no cluster.
+
+\b
+Examples:
+  bayplan bench contiguous --quick
+  bayplan bench contiguous -o json
+"""
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
@@ -228,6 +236,33 @@ def render_extender(report: dict[str, Any]) -> str:
             "{conflict_rate:.2%} of {binds:,.0f} binds were refused".format(**report),
         ]
     )
+
+
+@bench.command(name="contiguous", help=CONTIGUOUS_HELP)
+@click.option("--quick", is_flag=True, help="Two streams of 2,000 pods to 32 nodes.")
+@OUTPUT
+def bench_contiguous(quick: bool, output: str) -> None:
+    from bayplan.bench import contiguous
+
+    report = contiguous.run(contiguous.QUICK if quick else contiguous.Plan(), progress)
+    click.echo(msgspec.json.encode(report) if output == "json" else render_contiguous(report))
+
+
+def render_contiguous(report: dict[str, Any]) -> str:
+    """A line per stream, then the sums. Each figure: refused though free, in all, devices busy."""
+    names = [name for name in report["per_seed"][0] if name not in ("seed", "equal_load")]
+    rows = [
+        [str(found["seed"])]
+        + ["{refused} of {refused_in_all}, {busy:.0%}".format(**found[name]) for name in names]
+        for found in report["per_seed"]
+    ]
+    lines = [table(["SEED", *(name.upper().replace("_", " ") for name in names)], rows)]
+    for when, sums in (("", report), (", at equal load", report["equal_load"])):
+        words = f"large requests refused though a node had as many devices free{when}"
+        lines.append(
+            "{}: bayplan {refused_ours}, original {refused_original}".format(words, **sums)
+        )
+    return "\n".join(lines)
 
 
 def render_throughput(report: dict[str, Any]) -> str:

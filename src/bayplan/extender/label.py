@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.clock import Backoff
-from bayplan.kube.transport import MERGE_PATCH, ApiError, Fenced, TransportError
+from bayplan.kube.transport import MERGE_PATCH, ApiError, BeforeSend, Fenced, TransportError
 from bayplan.scheduler.fence import Fence
 
 log = logging.getLogger("bayplan")
@@ -57,16 +57,22 @@ class LeaderLabel:
 
     async def _write(self, leads: bool) -> None:
         here = self._itself
-        mine = await self._patch(here.name, "true" if leads else None)
-        if not leads or mine is None:
+        if not leads:
+            await self._patch(here.name, None)
+            return
+        check = self._fence.of_now()  # or another leads by then, and has the label
+        mine = await self._patch(here.name, "true", check)
+        if mine is None:
             return
         params = {"labelSelector": selector(mine.metadata.labels or {})}
         found = await self._client.request("GET", PODS.path(here.namespace), params=params)
         for other in msgspec.json.decode(found, type=_List).items or ():
             if other.metadata.name != here.name:
-                await self._patch(other.metadata.name, None)
+                await self._patch(other.metadata.name, None, check)
 
-    async def _patch(self, name: str, value: str | None) -> "_Pod | None":
+    async def _patch(
+        self, name: str, value: str | None, check: BeforeSend | None = None
+    ) -> "_Pod | None":
         """The pod, if it is there."""
         try:
             body = await self._client.request(
@@ -74,7 +80,7 @@ class LeaderLabel:
                 PODS.path(self._itself.namespace, name),
                 body=msgspec.json.encode({"metadata": {"labels": {LABEL: value}}}),
                 content_type=MERGE_PATCH,
-                before_send=self._fence.check if value else None,
+                before_send=check,
             )
             return msgspec.json.decode(body, type=_Pod)
         except ApiError as error:

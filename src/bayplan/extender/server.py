@@ -104,7 +104,7 @@ class _Desk:
         except _Refused as refused:  # the body may not have been read, so nothing can follow it
             response = _response(f"{refused}\n".encode(), refused.status, TEXT)
             response.force_close()
-        except ZeroDivisionError:
+        except OSError:
             return web.Response()  # the client left in the middle of its request, or was cut off
         # Sent here and not by aiohttp, so that the end of it is known.
         connection.leaving()

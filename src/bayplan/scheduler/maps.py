@@ -33,7 +33,7 @@ class UsageMaps:
         self._classes = [c.name for c in vendors.classes.values() if "neuron" in c.dialects]
         self._position = -1  # in the log of changes
         self._due: dict[int, None] = {}  # rows to be looked at
-        self._written: dict[str, float] = {}  # by node: when
+        self._written: dict[str, float] = {}  # by node: when; not long ago
         self.writes = 0
 
     async def run(self, leads: Callable[[], bool]) -> None:
@@ -49,9 +49,10 @@ class UsageMaps:
     async def _round(self) -> float:
         self._hear()
         now = self._clock.time()
+        self._written = {name: at for name, at in self._written.items() if now - at < EVERY_S}
         for row in list(self._due):
             node = self._cluster.nodes[row] if row < len(self._cluster.nodes) else None
-            if node is not None and now - self._written.get(node.name, -EVERY_S) < EVERY_S:
+            if node is not None and node.name in self._written:
                 continue
             del self._due[row]
             wanted = {} if node is None else self.maps(row, node)
@@ -69,6 +70,7 @@ class UsageMaps:
             except TransportError:
                 self._due[row] = None
             except Fenced:
+                self._due[row] = None
                 break
         return LOOK_S
 

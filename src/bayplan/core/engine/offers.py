@@ -60,7 +60,7 @@ class Offers:
         """The pod was offered places, the best of them on the node."""
         self.forget(pod.uid)
         row = self._cluster.rows.get(node)
-        if row is None or pod.uid in self._cluster.pods:
+        if row is None or pod.uid in self._cluster.pods or self._cluster.orphan(pod.uid):
             return
         with asking(self._verdicts, pod) as ask:
             if self._refused(ask, row):
@@ -156,14 +156,15 @@ class Offers:
 
     def victims(self, pod: Pod, node: str, given: Sequence[str]) -> list[str] | None:
         """The pods that must go for this one: those given, and more of lower priority where they
-        are not enough, each needed. None where even all of them do not help."""
+        are not enough, each needed. None where even all of them do not help. Nobody goes for pods
+        that are only expected."""
         cluster = self._cluster
         row = cluster.rows.get(node)
         if row is None:
             return None
         with asking(self._verdicts, pod) as ask, cluster.trial():
-            if pod.uid in cluster.holds.rows:
-                cluster.holds.release(pod.uid)
+            for held in cluster.holds.on(row):
+                cluster.holds.release(held.uid)
             for uid in given:
                 if uid in cluster.residents[row]:
                     cluster.remove(uid)
