@@ -256,6 +256,21 @@ def test_the_agent_sees_two_directories_of_its_node_and_no_more() -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
 
 
+def test_for_neuron_the_agent_also_reads_the_nodes_device_files() -> None:
+    spec = pod_spec("agent", "--neuron", "--config-map", "bayplan")
+    (container,) = spec["containers"]
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+    paths = {
+        each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each
+    }
+
+    assert "--root=/host" in container["args"]
+    for path in ("/dev", "/sys"):
+        assert mounts[f"/host{path}"]["readOnly"] is True
+        assert paths[mounts[f"/host{path}"]["name"]] == path
+    assert "/etc/bayplan" in mounts
+
+
 def test_the_agent_is_told_its_node_and_where_the_kubelet_is() -> None:
     (container,) = pod_spec("agent")["containers"]
     name, *args = container["args"]

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bayplan.core.devices import contiguous
+from bayplan.core.devices.shared import Policy
 from bayplan.core.model.pods import DeviceAsk
 from bayplan.core.model.vendors import NEURON
 from bayplan.testing.world import asks
@@ -57,7 +58,7 @@ def free_sets(on: Machine, rng: random.Random) -> Iterator[Cells]:
 
 
 def one(kind: str, amount: int) -> tuple[DeviceAsk, ...]:
-    return asks(**{"neurons" if kind == "whole" else "cores": amount})
+    return asks(neurons=amount) if kind == "whole" else asks(cores=amount)
 
 
 def test_the_table_is_that_of_the_documents() -> None:
@@ -106,12 +107,12 @@ def test_the_sizes_that_are_served_are_those_of_the_documents(name: str, kind: s
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 @pytest.mark.parametrize("name", list(MACHINES))
-def test_a_score_is_0_to_99_wherever_there_is_a_choice(name: str, policy: str) -> None:
+def test_a_score_is_0_to_99_wherever_there_is_a_choice(name: str, policy: Policy) -> None:
     on, rng = MACHINES[name], random.Random(name)
     for free in free_sets(on, rng):
         for kind in ("whole", "core"):
             count = rng.randint(1, len(on.units(kind)) + 1)
-            found = contiguous.look(on.layout, on.mask(free), one(kind, count), policy)  # type: ignore[arg-type]
+            found = contiguous.look(on.layout, on.mask(free), one(kind, count), policy)
             if cheapest(on, kind, count, free) is not None:
                 assert 0 <= found <= 99, (kind, count, sorted(free))
             else:

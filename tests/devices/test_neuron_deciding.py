@@ -91,7 +91,7 @@ def test_a_device_with_a_core_in_use_is_not_given_whole_and_the_reverse() -> Non
 
 def test_unhealthy_and_cordoned_devices_are_not_given() -> None:
     made = World()
-    facts = neurons("inf2.24xlarge", 6, 12, **{"bayplan.dev/cordon-devices": "1"})
+    facts = neurons("inf2.24xlarge", 6, 12, cordon="1")
     (pool,) = facts["pools"]
     sick = tuple(replace(d, healthy=d.healthy and d.index != 4) for d in pool.devices)
     made.node("a", gpus=0, **facts | {"pools": (Pool("neuron", sick, layout=pool.layout),)})
@@ -141,20 +141,21 @@ def test_devices_that_do_not_work_must_be_named(
 ) -> None:
     (pool,) = neurons(kind, devices, cores)["pools"]
     assert "nobody says which" in pool.unknown
-    (pool,) = neurons(kind, devices, cores, **{"bayplan.dev/cordon-devices": out})["pools"]
+    (pool,) = neurons(kind, devices, cores, cordon=out)["pools"]
     assert pool.unknown == ""
     assert {d.index for d in pool.devices if not d.healthy} == {*map(int, out.split(","))}
     assert {device.cores for device in pool.devices} == {each}
-    strange = {"bayplan.dev/cordon-devices": "GPU-a,GPU-b,99,00,x,y,z,-1"}
-    (pool,) = neurons(kind, devices, cores, **strange)["pools"]
+    (pool,) = neurons(kind, devices, cores, cordon="GPU-a,GPU-b,99,00,x,y,z,-1")["pools"]
     assert "nobody says which" in pool.unknown  # it names no device of this machine
 
 
 # ---- streams
 
 NODES = ("inf1.xlarge", "inf1.6xlarge", "inf2.24xlarge", "inf2.48xlarge", "trn1.32xlarge")
-WANTED = ({"neurons": 1}, {"neurons": 2}, {"neurons": 3}, {"neurons": 4}, {"neurons": 8})
-WANTED += ({"neurons": 16}, {"cores": 1}, {"cores": 2}, {"cores": 3}, {"cores": 8})
+WANTED: tuple[dict[str, int], ...] = (
+    *({"neurons": amount} for amount in (1, 2, 3, 4, 8, 16)),
+    *({"cores": amount} for amount in (1, 2, 3, 8)),
+)
 
 
 def containers(rng: random.Random) -> tuple[DeviceAsk, ...]:

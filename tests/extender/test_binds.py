@@ -2,21 +2,25 @@
 nothing lost, whatever the API answers."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import msgspec
 import pytest
 
+from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.extender.server import NotLeading
 from bayplan.kube.client import NODES, PODS
 from bayplan.kube.transport import Response, TransportError
 from bayplan.local.virtual import run
 from bayplan.scheduler.fence import Fence
-from bayplan.scheduler.loop import EVENTS_PER_ROUND
-from tests.extender.decisions import Send, World, node, play, pod
+from bayplan.scheduler.loop import EVENTS_PER_ROUND, Loop
+from tests.extender.decisions import Between, Send, World, node, play, pod
 from tests.scheduler.scripted import refused
+
+
+Act = Callable[[], None]
 
 
 def is_bind(path: str) -> bool:
@@ -224,7 +228,7 @@ def test_a_pod_that_another_scheduler_bound_meanwhile() -> None:
             == (world.engine.cluster.rows["m"])
         )
 
-    def lost(world: World, there: str) -> object:
+    def lost(world: World, there: str) -> Between:
         async def between(method: str, path: str, send: Send) -> Response:
             if is_bind(path) and not world.node_of("p"):
                 metadata = {"name": "p", "namespace": "default"}
@@ -451,9 +455,9 @@ def test_whoever_does_not_lead_answers_nothing() -> None:
         assert world.service.answers.counts["bind", "not leading"] == 2
         assert await world.bind(made, "n") == ""
 
-    def _reasons(loop: object, fence: Fence) -> Iterator[tuple[object, object]]:
+    def _reasons(loop: Loop, fence: Fence) -> Iterator[tuple[Act, Act]]:
         def put(leads: bool) -> None:
-            loop.leads = leads  # type: ignore[attr-defined]
+            loop.leads = leads
 
         def until(deadline: float) -> None:
             fence.deadline = lambda: deadline
@@ -472,10 +476,15 @@ def test_the_lease_is_lost_before_a_bind_is_sent() -> None:
         await world.filter(made, "n")
         fence, term = world.service.fence, 0
         fence.term = lambda: term
+        bind = world.binds.bind
+
+        def decided(effect: do.Bind) -> None:
+            nonlocal term
+            bind(effect)
+            term = 1
+
+        world.binds.bind = decided  # type: ignore[method-assign]
         binding = asyncio.create_task(world.bind(made, "n"))
-        while not world.binds.asked:
-            await asyncio.sleep(0)
-        term = 1
         assert "it was decided before the lease was lost" in await binding
         assert world.node_of("p") == ""
         await world.clock.sleep(1)

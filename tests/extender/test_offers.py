@@ -58,9 +58,7 @@ class Guest(Struct, frozen=True):
         asks = world.asks(neurons=max(len(self.devices), 1))
         parts = tuple(Part("neuron", f"#{i}", whole=True) for i in self.devices)
         held = Holding((), ("neuron",)) if self.unknown else Holding(parts)
-        return world.pod(
-            self.name, devices=asks, node=self.node, held=held, priority=self.priority
-        )
+        return world.pod(self.name, devices=asks, node=self.node, held=held, priority=self.priority)
 
     @property
     def cells(self) -> Cells:
@@ -71,7 +69,8 @@ class Guest(Struct, frozen=True):
 
 
 def wanting(name: str, amount: int, kind: str = "neurons", **facts: int) -> Pod:
-    return world.pod(name, devices=world.asks(**{kind: amount}), **facts)
+    asked = world.asks(cores=amount) if kind == "cores" else world.asks(neurons=amount)
+    return world.pod(name, devices=asked, **facts)
 
 
 def kind_of(pod: Pod) -> tuple[str, int]:
@@ -100,12 +99,12 @@ def held_cells(engine: Engine, name: str, without: str = "") -> Cells:
 @st.composite
 def guests(draw: st.DrawFn) -> list[Guest]:
     """Nodes that are more or less full, with pods of some devices each."""
-    found = []
+    found: list[Guest] = []
     for name, on_it in MACHINES.items():
         left = list(on_it.indexes)
         while left and draw(st.integers(0, 3)):
-            size = min(draw(st.sampled_from((1, 1, 2, 4))), len(left))
-            skip = draw(st.integers(0, len(left) - size))
+            size: int = min(draw(st.sampled_from((1, 1, 2, 4))), len(left))
+            skip: int = draw(st.integers(0, len(left) - size))
             mine, left = tuple(left[skip : skip + size]), left[skip + size :]
             priority = draw(st.integers(0, 3))
             found.append(Guest(f"g{len(found)}", name, mine, priority))

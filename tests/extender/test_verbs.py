@@ -1,5 +1,5 @@
-"""Filter, prioritize and preempt on the running extender, as kube-scheduler asks them; and a journal
-that decides the same again."""
+"""Filter, prioritize and preempt on the running extender, as kube-scheduler asks them; and a
+journal that decides the same again."""
 
 from pathlib import Path
 
@@ -86,7 +86,8 @@ def test_pods_that_were_offered_the_same_are_told_apart() -> None:
             assert names
             assert await world.bind(each, names[0]) == ""
         refused = await world.filter(pods[4], "n", "m")
-        assert (refused.error, refused.failed_nodes.keys()) == ("", {"n", "m"})
+        assert refused.error == ""
+        assert refused.failed_nodes.keys() == {"n", "m"}
 
     play(story, node("n"), node("m"))
 
@@ -250,7 +251,9 @@ def test_a_journal_decides_the_same_again(tmp_path: Path, size: int) -> None:
         assert lawful.exit_code == 0, lawful.output
         recording = Recording(file)
         held += bool(recording.state.expected)
-        binds += sum(outcome.do == "Bind" for step in recording.steps() for outcome in step.outcomes)
+        binds += sum(
+            outcome.do == "Bind" for step in recording.steps() for outcome in step.outcomes
+        )
     assert binds >= 5
     assert (held > 1) == (size == 1_000)  # snapshots in the middle, with something held
 

@@ -18,7 +18,7 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.devices import Assignment, Held, write_assignment
+from bayplan.core.model.devices import Assignment, Device, Held, write_assignment
 from bayplan.core.model.holdings import bound_holding, holding_of
 from bayplan.core.model.nodes import Layout, Node, Pool
 from bayplan.core.model.pods import DeviceAsk, Holding, Part, Pod
@@ -70,10 +70,11 @@ def requests(draw: st.DrawFn) -> tuple[DeviceAsk, ...]:
 @st.composite
 def neuron_nodes(draw: st.DrawFn) -> Node:
     kind = draw(st.sampled_from((*KINDS, *KINDS, "rows", "ring", "unknown", "none")))
-    noted = {"bayplan.dev/cordon-devices": draw(st.sampled_from(("", "", "0", "1,2", "5,4,0")))}
+    out = draw(st.sampled_from(("", "", "0", "1,2", "5,4,0")))
     pools: tuple[Pool, ...] = ()
     if isinstance(kind, tuple):
-        (pool,) = world.neurons(*kind, **noted)["pools"]
+        machine, devices, cores = kind
+        (pool,) = world.neurons(machine, devices, cores, out)["pools"]
         pools = (sickened(pool, draw(st.sampled_from((-1, -1, 0, 3)))),)
     elif kind in ("rows", "ring"):
         pools = (inventory(SMALL if kind == "rows" else RING),)
@@ -83,7 +84,7 @@ def neuron_nodes(draw: st.DrawFn) -> Node:
 
 
 def inventory(machine: Machine) -> Pool:
-    devices = tuple(world.Device(str(i), i, cores=machine.cores) for i in machine.indexes)
+    devices = tuple(Device(str(i), i, cores=machine.cores) for i in machine.indexes)
     return Pool("neuron", devices, layout=machine.layout)
 
 
@@ -198,7 +199,7 @@ class ContiguousLaws(RuleBasedStateMachine):
     )
     def see_bound(self, node: str, noted: str, cores: bool, amount: int) -> None:
         """A pod that Neuron's own extension has bound, with devices that nobody need have free."""
-        devices = world.asks(**{"cores" if cores else "neurons": amount})
+        devices = world.asks(cores=amount) if cores else world.asks(neurons=amount)
         written = {"AWS_NEURON_IDS": noted} if noted else {}
         held = bound_holding(devices, node, written, VENDORS)
         self.see(devices, node=node, held=held)
@@ -265,11 +266,10 @@ class ContiguousLaws(RuleBasedStateMachine):
         for uid in list(self.binding):
             self.bound(uid, forged=False)
         fresh = Engine()
-        for event in (
-            *map(on.NodeSeen, self.nodes.values()),
-            *map(on.PodSeen, self.known.values()),
-        ):
-            fresh.handle(event, self.now)
+        for node in self.nodes.values():
+            fresh.handle(on.NodeSeen(node), self.now)
+        for pod in self.known.values():
+            fresh.handle(on.PodSeen(pod), self.now)
         tables = self.engine.cluster.pools.tables
         assert tables.keys() == fresh.cluster.pools.tables.keys()
         for name, row in self.engine.cluster.rows.items():

@@ -112,7 +112,7 @@ def test_nodes_without_such_devices_get_none() -> None:
 
 
 class Writing:
-    """The maps of one node, an API that answers as told, and a watch that shows what was written."""
+    """The maps of one node; an API that answers as told; a watch that shows what was written."""
 
     def __init__(self) -> None:
         self.clock, self.api = VirtualClock(), Scripted()

@@ -7,7 +7,10 @@ and speaks `nodeCacheCapable` only. It watches nothing, checks nothing and retri
 """
 
 import asyncio
+import json
+import ssl
 import sys
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -89,16 +92,27 @@ class Binder:
         return _answer({"Error": "" if answer.status == 201 else said.decode()[:200]})
 
 
+def session(kubeconfig: str) -> tuple[str, aiohttp.ClientSession]:
+    """Of a control plane, or of the stand-in, which has neither TLS nor tokens."""
+    config = json.loads(Path(kubeconfig).read_text())
+    url: str = config["clusters"][0]["cluster"]["server"]
+    tls: ssl.SSLContext | bool = True
+    headers = {"Content-Type": "application/json"}
+    if url.startswith("https:"):
+        where = access(kubeconfig)
+        tls, headers["Authorization"] = where.tls(), where.authorization
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=tls)
+    return url, aiohttp.ClientSession(connector=connector, headers=headers)
+
+
 async def main(kubeconfig: str, port: int) -> None:
-    where = access(kubeconfig)
-    connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=where.tls())
-    headers = {"Authorization": where.authorization, "Content-Type": "application/json"}
-    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+    url, client = session(kubeconfig)
+    async with client:
         app = web.Application(client_max_size=MOST_BYTES)
         app.router.add_post("/filter", filter_nodes)
         app.router.add_post("/prioritize", prioritize)
         app.router.add_post("/preempt", preempt)
-        app.router.add_post("/bind", Binder(where.url, session).bind)
+        app.router.add_post("/bind", Binder(url, client).bind)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()

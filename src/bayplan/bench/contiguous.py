@@ -192,6 +192,9 @@ class Nodes:
             self._engine.handle(on.NodeSeen(node(number, vendors)), 0.0)
         self._leaving: list[tuple[float, str, str, int]] = []
 
+    def pods(self) -> list[Pod]:
+        return [resident.pod for resident in self._engine.cluster.pods.values()]
+
     @property
     def busy(self) -> float:
         return 1 - sum(self.free.values()) / (DEVICES * len(self.free))

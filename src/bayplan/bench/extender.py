@@ -9,19 +9,19 @@ that the observer sees. What each number means is in docs/benchmarks.md.
 import os
 import re
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from bayplan.bench import accept_all, contenders, filters, neuron
+from bayplan.bench import contenders, extenders, filters, neuron
 from bayplan.bench.cluster import NODES, PODS, Cluster
 from bayplan.bench.contenders import Running
+from bayplan.bench.extenders import Start
 from bayplan.bench.machine import Meter, process_cpu_s
 from bayplan.bench.throughput import APISERVER_ARGS, BenchError, Progress, Watching
-from bayplan.testing.controlplane import ControlPlane, ControlPlaneError, Process
+from bayplan.testing.controlplane import ControlPlane, ControlPlaneError
 
 READY_S = 60.0
 WARM_UP_PODS = 200
@@ -42,7 +42,7 @@ QUICK = Plan(nodes=300, pods=600, rounds=1, settle_s=1.0, asking=filters.QUICK)
 
 class Contender(Struct, frozen=True):
     key: str
-    start: Callable[[ControlPlane, int], Running] | None  # with the port to listen on
+    start: Start | None
 
 
 class Round(Struct, frozen=True):
@@ -58,22 +58,9 @@ class Round(Struct, frozen=True):
     elsewhere_cores: float
 
 
-def start_accept_all(plane: ControlPlane, port: int) -> Running:
-    log = plane.directory / f"accept-all-{port}.log"
-    command = [contenders.PYTHON, "-m", accept_all.__name__, str(plane.kubeconfig), str(port)]
-    process = Process("accept-all extender", command, log)
-    return Running(process, lambda: b"ready" in log.read_bytes())
-
-
-def start_bayplan(plane: ControlPlane, port: int) -> Running:
-    health = contenders.free_port()
-    process = filters.start_extender(plane.kubeconfig, plane.directory, port, health)
-    return Running(process, lambda: contenders.get(health, "/readyz") is not None, health)
-
-
 NONE = Contender("none", None)
-ACCEPT_ALL = Contender("accept_all", start_accept_all)
-BAYPLAN = Contender("bayplan", start_bayplan)
+ACCEPT_ALL = Contender("accept_all", extenders.start_accept_all)
+BAYPLAN = Contender("bayplan", extenders.start_bayplan)
 ALL = (ACCEPT_ALL, BAYPLAN, NONE)
 
 
@@ -101,7 +88,7 @@ def scheduler_config(port: int) -> dict[str, Any]:
 def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
     """The figures of `bayplan bench extender`."""
     try:
-        found = filters.run(plan.asking, progress)
+        found = {"filter_nodes": plan.asking.nodes, **filters.run(plan.asking, progress)}
         with ControlPlane(apiserver_args=APISERVER_ARGS) as plane:
             return found | measure(plane, plan, progress)
     except (ControlPlaneError, OSError) as error:
@@ -172,7 +159,7 @@ def one_round(
         PODS, (neuron.pod(f"{prefix}-{i:05d}", sizes[i % len(sizes)]) for i in range(pods))
     )
     port = contenders.free_port()
-    running = contender.start(plane, port) if contender.start else None
+    running = contender.start(plane.kubeconfig, port) if contender.start else None
     scheduler = None
     try:
         if running is not None:

@@ -1,5 +1,5 @@
-"""How long the extender takes to filter 5,000 nodes: one question at a time beside sixteen binds in
-flight, and sixteen questions at once.
+"""How long an extender takes to filter 5,000 nodes: one question at a time beside sixteen binds in
+flight, and sixteen questions at once. First one that accepts everything, then ours.
 
 Four processes: the extender, the stand-in for the API server, the binders, and this one, which asks
 over plain blocking sockets with bytes made before the clock starts, and reads the answers after it
@@ -24,8 +24,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from bayplan.bench import binders, contenders, neuron, stand_in
+from bayplan.bench import binders, contenders, extenders, neuron, stand_in
 from bayplan.bench.binders import Binds
+from bayplan.bench.extenders import Start
 from bayplan.bench.machine import Meter
 from bayplan.bench.throughput import BenchError, Progress
 from bayplan.testing.controlplane import Process
@@ -129,9 +130,23 @@ def question(number: int, size: int, names: bytes) -> bytes:
 
 
 def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
-    """The figures of the filter alone."""
-    with tempfile.TemporaryDirectory() as directory, served(Path(directory), plan) as port:
-        progress(f"filter over {plan.nodes} names")
+    """The figures of the filter alone, and those of an extender that accepts everything."""
+    theirs = ask(plan, extenders.start_accept_all)
+    progress(f"filter over {plan.nodes} names, accept-all: {describe(theirs)}")
+    ours = ask(plan, extenders.start_bayplan)
+    progress(f"filter over {plan.nodes} names, bayplan: {describe(ours)}")
+    return ours | {f"accept_all_{key}": value for key, value in theirs.items()}
+
+
+def describe(found: dict[str, Any]) -> str:
+    return (
+        "p99 {filter_ms_p99:.1f} ms, of 16 at once {filter16_ms_p99:.1f} ms; other programs used "
+        "{filter_elsewhere_cores:.2f} cores".format(**found)
+    )
+
+
+def ask(plan: Plan, start: Start) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory, served(Path(directory), plan, start) as port:
         questions, rng, meter = Questions(plan), random.Random(binders.SEED), Meter()
         gc.disable()
         try:
@@ -147,7 +162,6 @@ def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
         raise BenchError("the binders had no pods left")
     good = binds.answers.get("", 0)
     return {
-        "filter_nodes": plan.nodes,
         "filter_ms_p50": median(beside),
         "filter_ms_p99": p99(beside),
         "filter_binds_per_s": good / binds.seconds,
@@ -223,34 +237,25 @@ def bursts(port: int, questions: Questions, count: int) -> tuple[list[float], li
 
 
 @contextmanager
-def served(directory: Path, plan: Plan) -> Iterator[int]:
+def served(directory: Path, plan: Plan, start: Start) -> Iterator[int]:
     """An extender that has read the stand-in; gives its port."""
-    api, port, health = (contenders.free_port() for _ in range(3))
+    api, port = contenders.free_port(), contenders.free_port()
     command = [PYTHON, "-m", stand_in.__name__, *map(str, (api, plan.nodes))]
     command += map(str, (plan.mixed, plan.singles, binders.SEED))
-    standing = Process("stand-in", command, directory / "stand-in.log")
-    extender = None
+    started = [Process("stand-in", command, directory / "stand-in.log")]
     try:
-        standing.wait_until(lambda: b"ready" in standing.log.read_bytes(), READY_S)
+        log = started[0].log
+        started[0].wait_until(lambda: b"ready" in log.read_bytes(), READY_S)
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(json.dumps(kubeconfig_for(api)))
-        extender = start_extender(kubeconfig, directory, port, health)
-        extender.wait_until(lambda: contenders.get(health, "/readyz") is not None, READY_S)
-        contenders.rest(extender)
+        running = start(kubeconfig, port)
+        started.append(running.process)
+        running.process.wait_until(running.is_ready, READY_S)
+        contenders.rest(running.process)
         yield port
     finally:
-        for process in (extender, standing):
-            if process is not None:
-                process.stop()
-
-
-def start_extender(kubeconfig: Path, directory: Path, port: int, health: int) -> Process:
-    command = [
-        *(PYTHON, "-m", "bayplan", "extender"),
-        *(f"--kubeconfig={kubeconfig}", f"--port={port}"),
-        *(f"--listen=127.0.0.1:{health}", "--api=127.0.0.1:0"),
-    ]
-    return Process("bayplan extender", command, directory / "extender.log")
+        for process in reversed(started):
+            process.stop()
 
 
 def kubeconfig_for(port: int) -> dict[str, Any]:

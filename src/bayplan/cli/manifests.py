@@ -188,8 +188,13 @@ def rbac(namespace: str, name: str, users: tuple[str, ...]) -> None:
 @click.option(
     "--config-map", type=name_of, metavar="NAME", help="With config.yaml, such as the scheduler's."
 )
+@click.option("--neuron", is_flag=True, help="Let it find Neuron devices: it sees /dev and /sys.")
 def agent(
-    labels: tuple[str, ...], runtime_class: str | None, config_map: str | None, **values: str
+    labels: tuple[str, ...],
+    runtime_class: str | None,
+    config_map: str | None,
+    neuron: bool,
+    **values: str,
 ) -> None:
     wanted = dict(label.split("=", 1) for label in ("kubernetes.io/os=linux", *labels))
     values |= dict.fromkeys(("runtime", "argument", "mount", "volume"), "")
@@ -201,6 +206,13 @@ def agent(
         mount = "{name: config, mountPath: /etc/bayplan, readOnly: true}"
         values["mount"] = f"\n        - {mount}"
         values["volume"] = f"\n      - name: config\n        configMap: {{name: {config_map}}}"
+    if neuron:
+        values["argument"] += "\n        - --root=/host"
+        for name in ("dev", "sys"):  # names and small files are read, no device is opened
+            mount = f"{{name: {name}, mountPath: /host/{name}, readOnly: true}}"
+            values["mount"] += f"\n        - {mount}"
+            path = f"{{path: /{name}, type: Directory}}"
+            values["volume"] += f"\n      - name: {name}\n        hostPath: {path}"
     click.echo(render("agent", values), nl=False)
 
 

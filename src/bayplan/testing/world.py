@@ -16,7 +16,7 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.devices import Device
+from bayplan.core.model.devices import CORDON, Device
 from bayplan.core.model.holdings import holding_of
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Node, Pool
@@ -54,12 +54,12 @@ def cards(*sizes_mib: int, name: str = "", **facts: Any) -> dict[str, Any]:
     return {"pools": (pool,), "allocatable": amounts}
 
 
-def neurons(machine: str = "", devices: int = 0, cores: int = 0, **noted: str) -> dict[str, Any]:
-    """Facts of an AWS machine whose device plugin counts so many; `noted` are its annotations."""
+def neurons(machine: str, devices: int = 0, cores: int = 0, cordon: str = "") -> dict[str, Any]:
+    """Facts of an AWS machine whose device plugin counts so many; `cordon` names those to leave."""
     amounts = {name: n for name, n in ((NEURON, devices), (NEURON_CORE, cores)) if n}
     labels = {"node.kubernetes.io/instance-type": machine}
     return {
-        "pools": pools_of(noted, VENDORS, labels, amounts),
+        "pools": pools_of({CORDON: cordon}, VENDORS, labels, amounts),
         "allocatable": amounts,
         "labels": labels,
     }

@@ -43,12 +43,14 @@ def holding_of(asks: Sequence[DeviceAsk], held: Iterable[Held]) -> Holding | Non
 
 def plain_lists(held: Iterable[Held], vendors: Vendors) -> dict[str, str]:
     """By container the devices that it was given, each once, as its class tells them. A container
-    with devices of several classes gets none: nobody could tell the classes apart in it."""
-    found: dict[str, dict[str, dict[str, None]]] = {}  # by container and class
+    with devices of several classes, or devices and cores, gets none: nobody could tell them apart
+    in it."""
+    found: dict[str, dict[tuple[str, bool], dict[str, None]]] = {}  # by container and kind
     for each in held:
-        device_class = vendors.resources[each.resource][0]
+        device_class, resource = vendors.resources[each.resource]
         names = dict.fromkeys(told(device_class, each.devices))
-        found.setdefault(each.container, {}).setdefault(device_class.name, {}).update(names)
+        kind = device_class.name, resource.kind == "core"
+        found.setdefault(each.container, {}).setdefault(kind, {}).update(names)
     return {name: ",".join(*lists.values()) for name, lists in found.items() if len(lists) == 1}
 
 

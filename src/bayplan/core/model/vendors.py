@@ -28,7 +28,7 @@ class Resource(Struct, frozen=True, rename="camel"):
     """A name by which pods ask for devices of a class, or for a part of one.
 
     `published`: the agent writes how much of it there is into the node's status; else a device
-    plugin does, ours for whole devices.
+    plugin does, ours for whole devices and cores.
     """
 
     name: ResourceName
