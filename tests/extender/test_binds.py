@@ -19,7 +19,6 @@ from bayplan.scheduler.loop import EVENTS_PER_ROUND, Loop
 from tests.extender.decisions import Between, Send, World, node, play, pod
 from tests.scheduler.scripted import refused
 
-
 Act = Callable[[], None]
 
 

@@ -75,13 +75,10 @@ def windows(layout: Layout, kind: str, count: int) -> tuple[Mask, ...]:
         return unit.masks
     if layout.shape != "rows":
         return tuple(_runs(unit, range(size), count))
+    if kind == "core" and count < layout.cores:
+        devices = (range(at, at + layout.cores) for at in range(0, size, layout.cores))
+        return tuple(window for each in devices for window in _runs(unit, each, count))
     if kind == "core":
-        if count < layout.cores:
-            cores = range(layout.cores)
-            devices = (range(at, at + layout.cores) for at in range(0, size, layout.cores))
-            return tuple(
-                w for each in devices for w in _runs(unit, [each[c] for c in cores], count)
-            )
         whole, rest = divmod(count, layout.cores)
         return () if rest else windows(layout, "whole", whole)
     return tuple(_rows(layout, count))
