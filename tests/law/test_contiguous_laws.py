@@ -38,8 +38,11 @@ KINDS = (  # type, devices, cores
     ("new.metal", 3, 0),
 )
 ROOM = {world.NEURON: 64, world.NEURON_CORE: 64}  # only the devices refuse
-SMALL = Machine((0, 1, 2, 3, 5, 6, 7), 2, "rows", 2)  # as an inventory may say, with a hole
-RING = Machine(tuple(range(5)), 2, "ring")
+INVENTORIES = {  # as agents may say, with devices that are missing
+    "rows": Machine((1, 2, 3, 4, 5, 6, 7), 2, "rows", 2),
+    "ring": Machine(tuple(range(5)), 2, "ring"),
+    "chain": Machine((0, 1, 3, 4, 5), 2, "chain"),
+}
 
 wants = st.sampled_from(
     (
@@ -69,15 +72,15 @@ def requests(draw: st.DrawFn) -> tuple[DeviceAsk, ...]:
 
 @st.composite
 def neuron_nodes(draw: st.DrawFn) -> Node:
-    kind = draw(st.sampled_from((*KINDS, *KINDS, "rows", "ring", "unknown", "none")))
+    kind = draw(st.sampled_from((*KINDS, *KINDS, *INVENTORIES, *INVENTORIES, "unknown", "none")))
     out = draw(st.sampled_from(("", "", "0", "1,2", "5,4,0")))
     pools: tuple[Pool, ...] = ()
     if isinstance(kind, tuple):
         machine, devices, cores = kind
         (pool,) = world.neurons(machine, devices, cores, out)["pools"]
         pools = (sickened(pool, draw(st.sampled_from((-1, -1, 0, 3)))),)
-    elif kind in ("rows", "ring"):
-        pools = (inventory(SMALL if kind == "rows" else RING),)
+    elif kind in INVENTORIES:
+        pools = (inventory(INVENTORIES[kind]),)
     elif kind == "unknown":
         pools = (Pool("neuron", unknown="a newer version"),)
     return world.node(draw(st.sampled_from(NAMES)), gpus=0, pools=pools, allocatable=ROOM)
@@ -105,9 +108,11 @@ class ContiguousLaws(RuleBasedStateMachine):
         self.known: dict[str, Pod] = {}  # by uid, as the API has them
         self.nodes: dict[str, Node] = {}
         self.binding: dict[str, do.Placement] = {}  # by uid
-        for name, kind in zip(NAMES, (KINDS[1], KINDS[2], KINDS[0]), strict=False):
+        for name, kind in zip(NAMES, KINDS[1:3], strict=False):
             facts = world.neurons(*kind) | {"allocatable": ROOM}
             self.see_node(world.node(name, gpus=0, **facts))
+        rows = (inventory(INVENTORIES["rows"]),)
+        self.see_node(world.node("n2", gpus=0, pools=rows, allocatable=ROOM))
 
     def tell(self, event: on.Event) -> None:
         before = {name: self.free(name) for name in self.engine.cluster.rows}

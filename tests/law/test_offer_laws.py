@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -104,36 +103,43 @@ class OfferLaws(RuleBasedStateMachine):
         assert not any(isinstance(effect, do.Park) for effect in effects)
         return effects
 
-    @rule(node=machines())
     def see_node(self, node: Node) -> None:
         self.nodes[node.name] = node
         self.tell(on.NodeSeen(node))
 
-    @rule(name=st.sampled_from(NAMES))
-    def lose_node(self, name: str) -> None:
-        self.nodes.pop(name, None)
-        self.tell(on.NodeGone(name))
-
-    @rule(devices=requests, pods=st.integers(1, 3), priority=st.integers(0, 2))
-    def see_pods(self, devices: Any, pods: int, priority: int) -> None:
-        for _ in range(pods):
-            self.made += 1
-            pod = world.pod(f"p{self.made}", devices=devices, scheduler="k", priority=priority)
-            self.known[pod.uid] = pod
-            self.tell(on.PodSeen(pod))
+    @rule(node=machines(), goes=st.booleans())
+    def change_node(self, node: Node, goes: bool) -> None:
+        if goes and node.name in self.nodes:
+            del self.nodes[node.name]
+            self.tell(on.NodeGone(node.name))
+        else:
+            self.see_node(node)
 
     def one(self, data: st.DataObject) -> Pod:
         return self.known[data.draw(st.sampled_from(sorted(self.known)))]
+
+    def newcomer(self, data: st.DataObject) -> Pod:
+        """A pod that waits: one that was there, or another."""
+        waiting = [uid for uid, pod in self.known.items() if not self.is_somewhere(pod)]
+        uid = data.draw(st.sampled_from(["", *sorted(waiting)]))
+        if uid:
+            return self.known[uid]
+        self.made += 1
+        facts = {"devices": data.draw(requests), "priority": data.draw(st.integers(0, 2))}
+        pod = world.pod(f"p{self.made}", scheduler="k", **facts)
+        if data.draw(st.booleans()):  # else the filter is faster than the watch
+            self.tell(on.PodSeen(pod))
+        self.known[pod.uid] = pod
+        return pod
 
     def is_somewhere(self, pod: Pod) -> bool:
         cluster = self.engine.cluster
         return pod.uid in cluster.pods or pod.uid in cluster.orphan_nodes
 
-    @precondition(lambda self: self.known)
     @rule(data=st.data(), names=st.permutations(NAMES), bind=st.booleans())
     def filter(self, data: st.DataObject, names: list[str], bind: bool) -> None:
-        pod = self.one(data)
-        if self.is_somewhere(pod) or not pod.row.devices:
+        pod = self.newcomer(data)
+        if not pod.row.devices:
             return
         offers = self.engine.offers
         if offers.until:
@@ -150,12 +156,13 @@ class OfferLaws(RuleBasedStateMachine):
             (effect,) = self.bind(pod, found.passed[0])
             assert isinstance(effect, do.Bind), effect  # it was offered, so it is to be had
 
-    @precondition(lambda self: self.known)
+    @rule(data=st.data(), names=st.permutations(NAMES))
+    def filter_without_bind(self, data: st.DataObject, names: list[str]) -> None:
+        self.filter(data, names, bind=False)
+
     @rule(data=st.data(), name=st.sampled_from(NAMES))
     def bind_anywhere(self, data: st.DataObject, name: str) -> None:
-        pod = self.one(data)
-        if not self.is_somewhere(pod):
-            self.bind(pod, name)
+        self.bind(self.newcomer(data), name)
 
     def bind(self, pod: Pod, name: str) -> list[do.Effect]:
         before = set(self.engine.cluster.pods)
@@ -239,7 +246,7 @@ class OfferLaws(RuleBasedStateMachine):
         assert "; ".join(differences(before, picture(cluster))) == ""
         assert self.engine.offers.until == until
 
-    @rule(seconds=st.sampled_from((0.0, 0.5, 2.0)))
+    @rule(seconds=st.sampled_from((0.0, 0.5, 0.5, 2.0)))
     def tick(self, seconds: float) -> None:
         self.now += seconds
         self.tell(on.Tick())
@@ -288,13 +295,15 @@ class OfferLaws(RuleBasedStateMachine):
     def the_laws_hold(self) -> None:
         if hasattr(self, "engine"):
             assert broken_laws(self.engine) == []
-            assert self.engine.cluster.holds.rows.keys() <= self.engine.offers.until.keys()
+            held, cluster = self.engine.cluster.holds.rows.keys(), self.engine.cluster
+            assert held <= self.engine.offers.until.keys()
+            assert held <= self.known.keys() - cluster.pods.keys() - cluster.orphan_nodes.keys()
             for verdicts in self.engine.verdicts.values():
                 check_kept(verdicts)
 
 
 TestOfferLaws = OfferLaws.TestCase
-TestOfferLaws.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
+TestOfferLaws.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
 
 
 # ---- the running extender
