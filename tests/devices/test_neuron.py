@@ -56,7 +56,14 @@ def test_what_is_written(entries: list[Held], wanted: dict[str, str]) -> None:
     for key, by_core in (("NEURON_DEVS", False), ("NEURON_CORES", True)):
         if key in wanted:
             numbers = tuple(map(int, wanted[key].split(",")))
-            assert neuron_pod(found, by_core=by_core) == numbers
+            assert (
+                neuron_pod(
+                    found,
+                    by_core=by_core,
+                    both="NEURON_DEVS" in wanted and "NEURON_CORES" in wanted,
+                )
+                == numbers
+            )
 
 
 def test_nothing_is_written_of_other_devices() -> None:

@@ -233,6 +233,6 @@ def test_streams_never_give_a_device_twice_nor_refuse_what_there_is(seed: int) -
     assert 10 < refused < 100
     for name in sorted(held.pods):
         made.finish(name)
-    tables = made.engine.cluster.pools.tables["neuron"]
+    tables = made.engine.cluster.pools.ordered["neuron"]
     for kind, row in made.engine.cluster.rows.items():
         assert tables.free[row] == machine(kind).mask(machine(kind).everything)

@@ -122,7 +122,7 @@ def test_what_cannot_be_made_out_is_unknown(noted: dict[str, str], asked: dict[s
 def test_a_pod_with_nothing_written_holds_something_that_nobody_knows() -> None:
     assert held({}, devices=2) is None
     made = migrated(pod({}, {"main": {DEVICE: 2}}))
-    assert made.engine.cluster.pools.tables["neuron"].unknown[0] == 1
+    assert made.engine.cluster.pools.ordered["neuron"].unknown[0] == 1
     made.submit("new", devices=asks(neurons=1))
     text = "0/1 nodes are available: 1 node(s) had neuron devices that are not known."
     assert made.waiting() == {"new": text}
@@ -166,7 +166,7 @@ def test_a_device_that_two_pods_claim_is_held_by_both() -> None:
         pod({"AWS_NEURON_IDS": "1,2"}, {"main": {DEVICE: 2}}, "a"),
         pod({"AWS_NEURON_IDS": "2,3"}, {"main": {DEVICE: 2}}, "b"),
     )
-    table = made.engine.cluster.pools.tables["neuron"]
+    table = made.engine.cluster.pools.ordered["neuron"]
     assert table.free[0] == 0b11_11_00_00_00_11
     for gone, free in (("a", 0b11_11_00_00_11_11), ("b", 0b11_11_11_11_11_11)):
         made.tell(PodGone(gone))

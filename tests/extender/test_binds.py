@@ -54,7 +54,7 @@ class Bindings:
 def free(world: World, name: str = "n") -> int:
     """How many columns of the node nobody has, and nobody is expected to."""
     cluster = world.engine.cluster
-    return int(cluster.pools.tables["neuron"].free[cluster.rows[name]].bit_count())
+    return int(cluster.pools.ordered["neuron"].free[cluster.rows[name]].bit_count())
 
 
 # ---- what is written

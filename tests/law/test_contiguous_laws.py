@@ -275,11 +275,11 @@ class ContiguousLaws(RuleBasedStateMachine):
             fresh.handle(on.NodeSeen(node), self.now)
         for pod in self.known.values():
             fresh.handle(on.PodSeen(pod), self.now)
-        tables = self.engine.cluster.pools.tables
-        assert tables.keys() == fresh.cluster.pools.tables.keys()
+        tables = self.engine.cluster.pools.ordered
+        assert tables.keys() == fresh.cluster.pools.ordered.keys()
         for name, row in self.engine.cluster.rows.items():
             for device_class, table in tables.items():
-                other, there = fresh.cluster.pools.tables[device_class], fresh.cluster.rows[name]
+                other, there = fresh.cluster.pools.ordered[device_class], fresh.cluster.rows[name]
                 assert table.free[row] == other.free[there]
                 assert table.layouts[row] == other.layouts[there]
                 assert table.unknown[row] == other.unknown[there]

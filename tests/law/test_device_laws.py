@@ -132,7 +132,7 @@ class DeviceLaws(RuleBasedStateMachine):
         assert holding is not None
         assert holding.unknown == ()
         for part in holding.parts:
-            (at,) = table.positions[row][part.id]
+            at = table.positions[row][part.id]
             device = node.pools[0].devices[at]
             assert device.healthy
             assert before[placement.node, part.id] >= 0

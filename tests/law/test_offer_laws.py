@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import Profile
+from bayplan.core.engine.questions import fits_on
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import CORE
@@ -41,7 +42,7 @@ from tests.extender import decisions
 from tests.extender.decisions import IDS, INF2, TRN1, Json
 
 KINDS = {"inf1.6xlarge": (4, 4), "inf2.24xlarge": (6, 2), "trn1.32xlarge": (16, 2)}
-NAMES = ("n0", "n1", "n2")
+NAMES = ("n0", "n1", "n2", "n3", "n4")
 VENDORS = Vendors()
 PROFILE = profile("binpack")
 LONG = bool(os.environ.get("BAYPLAN_PROVE"))
@@ -94,7 +95,7 @@ class OfferLaws(RuleBasedStateMachine):
         self.known: dict[str, Pod] = {}  # by uid, as the API has them
         self.nodes: dict[str, Node] = {}
         self.binding: dict[str, do.Placement] = {}  # by uid
-        for name in NAMES[:2]:
+        for name in NAMES[:4]:
             self.see_node(world.node(name, gpus=0, **world.neurons("inf2.24xlarge", 6, 12)))
 
     def tell(self, event: on.Event) -> list[do.Effect]:
@@ -146,6 +147,8 @@ class OfferLaws(RuleBasedStateMachine):
             self.tell(on.PodNotExpected(pod.uid))
         found = offers.filter(pod, names)
         assert all(0 <= score <= 100 for score in offers.scores(pod, names))
+        verdicts, rows = self.engine.verdicts[""], self.engine.cluster.rows
+        assert found.passed == [n for n in names if n in rows and fits_on(verdicts, pod, n)]
         if not found.best:
             assert pod.uid not in offers.until
             return
@@ -283,9 +286,9 @@ class OfferLaws(RuleBasedStateMachine):
             for uid in list(cluster.holds.rows):
                 cluster.holds.release(uid)
             for name, row in cluster.rows.items():
-                for device_class, table in cluster.pools.tables.items():
+                for device_class, table in cluster.pools.ordered.items():
                     other, there = (
-                        again.cluster.pools.tables[device_class],
+                        again.cluster.pools.ordered[device_class],
                         again.cluster.rows[name],
                     )
                     assert table.free[row] == other.free[there]

@@ -105,7 +105,7 @@ class LowestIndex:
         )
 
     def _first(self, ask: Ask, cluster: Cluster, row: int) -> int:
-        table, (want,) = cluster.pools.tables["neuron"], ask.row.devices
+        table, (want,) = cluster.pools.ordered["neuron"], ask.row.devices
         layout, free = table.layouts[row], table.free[row]
         assert layout is not None
         windows = contiguous.windows(layout, want.kind, want.amount)

@@ -27,16 +27,12 @@ class Story(Struct, frozen=True):
     config: str = ""  # a file among the manifests; without one, the default
 
 
-def node(
-    name: str, gpus: int = 0, notes: dict[str, str] | None = None, type: str = "", **more: int
-) -> Json:
+def node(name: str, gpus: int = 0, notes: dict[str, str] | None = None, **more: int) -> Json:
     amounts = {"cpu": "32", "memory": "128Gi", "pods": "110"}
     amounts |= {resource: str(amount) for resource, amount in more.items()}
     if gpus:
         amounts["nvidia.com/gpu"] = str(gpus)
     labels = {"kubernetes.io/hostname": name}
-    if type:
-        labels["node.kubernetes.io/instance-type"] = type
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -117,7 +113,9 @@ _NEURON, _CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 
 def _neuron_node(name: str, type: str, devices: int, cores: int) -> Json:
     """As AWS's device plugin publishes it."""
-    return node(name, type=type, **{_NEURON: devices, _CORE: devices * cores})
+    made = node(name, 0, None, **{_NEURON: devices, _CORE: devices * cores})
+    made["metadata"]["labels"]["node.kubernetes.io/instance-type"] = type
+    return made
 
 
 def _neuron(name: str, devices: int, to: tuple[str, str], why: str) -> Arrival:

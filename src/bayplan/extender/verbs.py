@@ -24,7 +24,7 @@ from bayplan.scheduler.loop import Loop
 log = logging.getLogger("bayplan")
 
 MOST_ASKED = 10_000  # pods that are remembered from a filter to their bind
-TOP, STEPS = 100, 10  # our scores, and an extender's
+_STEPS = [(score + 5) // 10 for score in range(101)]  # an extender's score, for each of ours
 
 
 class Answers:
@@ -75,7 +75,7 @@ class Answers:
         pod = self._begin(args.pod)
         scores = self._engine.offers.scores(pod, args.names) if pod.row.devices else []
         self.counts["prioritize", "scored"] += 1
-        steps = [min((score * STEPS + TOP // 2) // TOP, STEPS) for score in scores]
+        steps = (_STEPS[score] for score in scores)
         return [wire.HostPriority(*each) for each in zip(args.names, steps, strict=False)]
 
     async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult:

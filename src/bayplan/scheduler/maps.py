@@ -77,7 +77,7 @@ class UsageMaps:
     def _hear(self) -> None:
         """Which rows have changed since the last look."""
         log_of = self._cluster.load_log
-        if not any(name in self._cluster.pools.tables for name in self._classes):
+        if not any(name in self._cluster.pools.ordered for name in self._classes):
             self._position = log_of.head
             return
         rows = log_of.since(self._position) if self._position >= 0 else None
@@ -90,7 +90,7 @@ class UsageMaps:
         for pool in node.pools:
             if pool.device_class not in self._classes or pool.layout is None:
                 continue
-            table, cores = self._cluster.pools.tables[pool.device_class], pool.layout.cores
+            table, cores = self._cluster.pools.ordered[pool.device_class], pool.layout.cores
             used: set[int] = set()
             for resident in self._cluster.residents[row].values():
                 holding = resident.pod.held or unsaid(resident.pod.row.devices)

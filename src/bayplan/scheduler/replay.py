@@ -290,8 +290,8 @@ def given(engine: Engine, placement: do.Placement) -> Iterator[Part]:
     row = cluster.rows[placement.node]
     holding = holding_of(placement.pod.row.devices, placement.held)
     for part in () if holding is None else holding.parts:
-        table = cluster.pools.tables[part.device_class]
-        if (table.room[row, list(table.positions[row][part.id])] < 0).any():
+        table = cluster.pools.every()[part.device_class]
+        if table.is_amiss(row, part.id):
             yield part
 
 

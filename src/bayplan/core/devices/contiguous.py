@@ -28,6 +28,7 @@ from bayplan.core.model.pods import DeviceAsk
 
 MANY = 2_000  # windows that are tried for all containers of a pod on one node
 UNSUPPORTED, SHORT = -2, -1  # in place of a score
+FULL = 1000
 _KEPT = 1 << 16
 
 Asks = tuple[DeviceAsk, ...]
@@ -148,8 +149,10 @@ def left_over(layout: Layout, kind: str, chosen: Mask, free: Mask) -> Cost:
         )
     unit = units(layout, kind)
     mine = [at for at, mask in enumerate(unit.masks) if mask & chosen]
-    sides = [_stretch(unit, mine, left, step) for step in (-1, 1)]
-    return sum(sides), min(sides)
+    before, after = (_stretch(unit, mine, left, step) for step in (-1, 1))
+    if before + len(mine) == len(unit.masks):  # all around a ring
+        return before, 0
+    return before + after, min(before, after)
 
 
 def _stretch(unit: Unit, mine: Sequence[int], left: Mask, step: int) -> int:
@@ -172,6 +175,7 @@ class Choice(Struct, frozen=True):
         return _union(self.masks)
 
 
+@lru_cache(maxsize=_KEPT)
 def choose(layout: Layout, free: Mask, asks: Asks) -> Choice | None:
     """The best windows for all requests, or None."""
     if len(asks) == 1:
@@ -221,7 +225,7 @@ class _Search:
     def _ways(self, i: int) -> list[Mask]:
         """The best first: what the pod has anyhow, then what costs least."""
         ask, layout = self._asks[i], self._layout
-        blocked = _union(m for j, m in self._chosen.items() if _clash(ask, self._asks[j]))
+        blocked = _union(m for j, m in self._chosen.items() if _clash(self._asks, i, j))
         own = _union(self._chosen.values())
         usable, free = self._free & ~blocked, self._free & ~own
         ways = [w for w in windows(layout, ask.kind, ask.amount) if w & usable == w]
@@ -230,36 +234,53 @@ class _Search:
         )
 
 
-def _clash(one: DeviceAsk, other: DeviceAsk) -> bool:
-    apart = (one.phase == "init") != (other.phase == "init") and "sidecar" not in (
-        one.phase,
-        other.phase,
-    )
-    follow = one.phase == other.phase == "init" and one.container != other.container
-    return one.kind != other.kind or not (apart or follow)
+def _clash(asks: Asks, i: int, j: int) -> bool:
+    """Requests are in the order in which their containers start."""
+    one, other = asks[min(i, j)], asks[max(i, j)]
+    if one.kind != other.kind or one.container == other.container:
+        return True
+    if "init" not in (one.phase, other.phase):
+        return True
+    return one.phase == "sidecar" and other.phase == "init"
 
 
 @lru_cache(maxsize=_KEPT)
 def look(layout: Layout, free: Mask, asks: Asks, policy: Policy) -> int:
     """0 to 99 for what the choice costs the pool, or why there is none. Binpack: the smaller the
-    blocks that are broken into, the better; then the less stays free beside it and in the pool.
-    Spread: the more stays free."""
+    blocks that are broken into, the better; then the less stays free beside it. Spread: the more
+    stays free."""
     choice = choose(layout, free, asks)
     if choice is None:
         return UNSUPPORTED if unsupported(layout, asks) is not None else SHORT
     chosen = choice.together
-    total = len(layout.indexes) * layout.cores
-    left = (free & ~chosen).bit_count()
     if policy == "spread":
-        return 99 * left // total
+        return 99 * (free & ~chosen).bit_count() // (len(layout.indexes) * layout.cores)
     levels = broken(layout, chosen, free)
     first = next((level for level, count in enumerate(levels) if count), len(levels))
     band = 100 // (len(levels) + 1)
-    beside = left
-    if len(asks) == 1 and layout.shape != "rows":
-        beside = left_over(layout, asks[0].kind, chosen, free)[0]
-        beside *= 1 if asks[0].kind == "core" else layout.cores
-    return first * band + (band - 1) * (3 * total - 2 * beside - left) // (3 * total)
+    return first * band + (band - 1) * (FULL - _beside(layout, asks, chosen, free)) // FULL
+
+
+def _beside(layout: Layout, asks: Asks, chosen: Mask, free: Mask) -> int:
+    """0 to FULL: what stays free in the blocks that are touched, the smaller ones counting more; or
+    of the stretch. How full the rest of the pool is does not count: measured, fewer large requests
+    find room when it does."""
+    left, size = free & ~chosen, len(layout.indexes) * layout.cores
+    by_core = any(ask.kind == "core" for ask in asks)
+    if layout.shape != "rows":
+        beside = left.bit_count()
+        if len(asks) == 1:
+            one = 1 if by_core else layout.cores
+            beside = one * left_over(layout, asks[0].kind, chosen, free)[0]
+        return FULL * beside // size
+    levels = blocks(layout)[1 : None if by_core or layout.cores == 1 else -1]
+    total = weights = 0
+    for depth, level in enumerate(levels):
+        touched = _union(block for block in level if block & chosen)
+        if touched:
+            total += (FULL << depth) * (touched & left).bit_count() // touched.bit_count()
+        weights += 1 << depth
+    return total // max(weights, 1)
 
 
 def unsupported(layout: Layout, asks: Iterable[DeviceAsk]) -> DeviceAsk | None:

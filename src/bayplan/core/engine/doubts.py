@@ -32,7 +32,7 @@ def of_pod(cluster: Cluster, pod: Pod) -> Iterator[Report]:
     if row is None or (pod.held is None and not pod.row.devices):
         return
     holding = pod.held or unsaid(pod.row.devices)
-    for name, table in sorted(cluster.pools.tables.items()):
+    for name, table in sorted(cluster.pools.every().items()):
         if name in holding.unknown and table.has_pool(row):
             yield Report(
                 f"nobody can say which {name} devices of node {pod.node} pod {pod.key} holds; "

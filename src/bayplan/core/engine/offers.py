@@ -62,11 +62,11 @@ class Offers:
         row = self._cluster.rows.get(node)
         if row is None or pod.uid in self._cluster.pods or self._cluster.orphan(pod.uid):
             return
-        with asking(self._verdicts, pod) as ask:
-            if self._refused(ask, row):
+        with asking(self._verdicts, by_devices(pod)) as ask:
+            if self._codes(ask)[row]:
                 return
             placed = placing.placement(self._cluster, self._verdicts.profile, ask, row)
-        self._cluster.holds.hold(placing.holding(placed), row)
+        self._cluster.holds.hold(replace(pod, held=placing.holding(placed).held), row)
         self.until[pod.uid] = now + LASTS_S
 
     def forget(self, uid: str) -> None:
@@ -74,8 +74,8 @@ class Offers:
             self._cluster.holds.release(uid)
 
     def expire(self, now: float) -> None:
-        for uid in [uid for uid, end in self.until.items() if end <= now]:
-            self.forget(uid)
+        while self.until and self.until[first := next(iter(self.until))] <= now:
+            self.forget(first)
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """What another scheduler is offered. Nothing is held for the pod itself."""
@@ -152,7 +152,8 @@ class Offers:
             if not len(verdict):
                 return [0] * len(names)
             found = np.where(rows >= 0, verdict[rows], -1)
-        return [int(score) for score in np.maximum(found, 0) >> SCORE_SHIFT]
+        scores: list[int] = (np.maximum(found, 0) >> SCORE_SHIFT).tolist()
+        return scores
 
     def victims(self, pod: Pod, node: str, given: Sequence[str]) -> list[str] | None:
         """The pods that must go for this one: those given, and more of lower priority where they

@@ -179,22 +179,37 @@ def hami_pod(annotations: Annotations) -> tuple[Given, ...] | Unknown | None:
         return Unknown(f"{HAMI_HELD}: {odd}")
 
 
-def neuron_pod(annotations: Annotations, *, by_core: bool) -> tuple[int, ...] | Unknown | None:
-    """The numbers of the devices, or cores, that a pod was given which asks for such."""
-    key = NEURON_CORES if by_core else NEURON_DEVICES
-    text = annotations.get(key, annotations.get(NEURON_IDS))
-    if text is None:
-        return None
+def neuron_pod(
+    annotations: Annotations, *, by_core: bool, both: bool
+) -> tuple[int, ...] | Unknown | None:
+    """The numbers of the devices, or cores, that a pod was given which asks for such, or for both.
+    Where two annotations say it, they must agree."""
     try:
-        kind = "" if key in annotations else annotations.get(NEURON_TYPE, "")
-        if kind and by_core != kind.endswith("core"):
-            raise _Odd(f"{NEURON_TYPE} is {kind[:80]!r}")
-        found = tuple(_number(part) for part in _parts(text, ","))
-        if not found or len(set(found)) < len(found) or max(found) >= 1 << 16:
-            raise _Odd(f"{text[:80]!r} is no list of different numbers")
-        return found
+        said = [annotations.get(NEURON_CORES if by_core else NEURON_DEVICES)]
+        if _speaks_of_cores(annotations, default=None if both else by_core) is by_core:
+            said.append(annotations.get(NEURON_IDS))
+        texts = [text for text in said if text is not None]
+        found = [tuple(_number(part) for part in _parts(text, ",")) for text in texts]
+        if any(set(each) != set(found[0]) for each in found):
+            raise _Odd(f"{texts[0][:80]!r} is not {texts[1][:80]!r}")
+        for text, numbers in zip(texts, found, strict=True):
+            if not numbers or len(set(numbers)) < len(numbers) or max(numbers) >= 1 << 16:
+                raise _Odd(f"{text[:80]!r} is no list of different numbers")
+        return found[0] if found else None
     except _Odd as odd:
         return Unknown(f"{NEURON_IDS}: {odd}")
+
+
+def _speaks_of_cores(annotations: Annotations, default: bool | None) -> bool | None:
+    """What the list that has one name for both is about."""
+    kind = annotations.get(NEURON_TYPE)
+    if kind is None:
+        return default
+    known = {"neuroncore": True, "neuron": False, "neurondevice": False}
+    name = kind.rpartition("/")[2]
+    if name not in known:
+        raise _Odd(f"{NEURON_TYPE} is {kind[:80]!r}")
+    return known[name]
 
 
 def _parts(text: str, mark: str) -> list[str]:

@@ -271,11 +271,12 @@ def _numbered(
     if not asks or not any(key in annotations for key in dialects.NEURON_SAID):
         return None
     parts: list[Part] = []
+    both = len({ask.kind for ask in asks}) > 1
     for by_core in (False, True):
         ours = [ask for ask in asks if (ask.kind == "core") == by_core]
         if not ours:
             continue
-        found = dialects.neuron_pod(annotations, by_core=by_core)
+        found = dialects.neuron_pod(annotations, by_core=by_core, both=both)
         if isinstance(found, Unknown):
             return found
         if found is None or len(found) != at_once(ours):

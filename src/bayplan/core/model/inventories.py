@@ -43,7 +43,7 @@ def pools_of(
         if devices is None:
             devices = _told(each, annotations)
         if devices is None and each.model == "contiguous":
-            devices = _of_type(each, machine, allocatable, len(cordoned))
+            devices = _of_type(each, machine, allocatable, cordoned)
         if devices is not None:
             found.append(_pool(each, devices, cordoned, machine))
     return tuple(found)
@@ -51,7 +51,8 @@ def pools_of(
 
 def _pool(each: DeviceClass, found: Devices | Unknown, cordoned: set[str], machine: str) -> Pool:
     if isinstance(found, Unknown):
-        return Pool(each.name, unknown=found.why)
+        nothing = Layout(()) if each.model == "contiguous" else None
+        return Pool(each.name, unknown=found.why, layout=nothing)
     usable = tuple(_without(cordoned, device) for device in found.devices)
     if each.model != "contiguous":
         usable = tuple(replace(device, cores=1) for device in usable)
@@ -59,7 +60,7 @@ def _pool(each: DeviceClass, found: Devices | Unknown, cordoned: set[str], machi
     usable = tuple(sorted(usable, key=lambda device: device.index))
     cores = {device.cores for device in usable}
     if len(cores) > 1:
-        return Pool(each.name, unknown="its devices differ in cores")
+        return Pool(each.name, unknown="its devices differ in cores", layout=Layout(()))
     indexes = tuple(device.index for device in usable)
     layout = Layout(indexes, max(cores, default=1), found.shape, found.row, machine)
     return Pool(each.name, usable, layout=layout)
@@ -84,7 +85,7 @@ def _told(each: DeviceClass, annotations: Annotations) -> Devices | Unknown | No
 
 
 def _of_type(
-    each: DeviceClass, machine: str, allocatable: Mapping[str, int], cordoned: int
+    each: DeviceClass, machine: str, allocatable: Mapping[str, int], cordoned: set[str]
 ) -> Devices | Unknown | None:
     """All devices that such a machine has. A kubelet counts those that work but does not name them;
     where some do not, an operator must say which."""
@@ -97,9 +98,10 @@ def _of_type(
     known = each.by_type.get(machine)
     if known is None:  # as many as there are, one after the other
         known = Instance(machine, devices or cores, max(cores // devices, 1) if devices else 1)
-    per_device = _cores_of_each(known, devices, cores)
+    named = sum(str(i) in cordoned for i in range(known.devices))
+    per_device = _cores_of_each(known, devices or known.devices - named, cores)
     working = devices or cores // per_device
-    if known.devices - cordoned > working:
+    if known.devices - named > working:
         return Unknown(
             f"{working} of its {known.devices} devices work, and nobody says which; "
             f"name the others in {CORDON}"
@@ -112,8 +114,6 @@ def _of_type(
 
 
 def _cores_of_each(known: Instance, devices: int, cores: int) -> int:
-    """As the node counts them, since cores can be joined to fewer logical ones."""
-    for count in (known.devices, devices):
-        if count and cores and cores % count == 0:
-            return cores // count
-    return known.cores
+    """As the node counts them: two cores can be joined to a logical one, or not."""
+    found = cores // devices if devices and cores % devices == 0 else 0
+    return found if found in (known.cores, 2 * known.cores) else known.cores

@@ -31,7 +31,7 @@ class Pool(Struct, frozen=True, cache_hash=True):
     devices: tuple[Device, ...] = ()
     links: tuple[tuple[int, ...], ...] = ()  # devices × devices; empty: all alike
     unknown: str = ""  # why nobody can say which there are; then nothing is given
-    layout: Layout | None = None  # where consecutive devices are given; in their order
+    layout: Layout | None = None  # of a class of which consecutive devices are given
 
 
 class Node(Struct, frozen=True):

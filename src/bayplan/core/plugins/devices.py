@@ -34,12 +34,12 @@ from bayplan.core.plugins.hooks import Ask, Reads
 from bayplan.core.plugins.resources import FREED
 from bayplan.core.state.arrays import Codes, Ints, Mask
 from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.ordered import NO_POOL
 from bayplan.core.state.pools import (
     COMPUTE_BITS,
     HOLDERS,
     MEMORY_BITS,
     MOST_HOLDERS,
-    NO_POOL,
     ONE_HOLDER,
     TOTAL,
     WHOLE,
@@ -48,9 +48,9 @@ from bayplan.core.state.pools import (
 )
 from bayplan.core.state.view import View
 
-UNKNOWN, UNPUBLISHED, SHORT, UNSUPPORTED = 1, 2, 4, 8  # bits of a class's reasons
-MOST_TYPES = 6  # of machines that are told apart, each with a bit from UNSUPPORTED on
-BITS = 3 + MOST_TYPES
+UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons …
+FLAGS, NUMBERS = 3, 6  # … and above them the number of a kind of machine that never serves it
+BITS = FLAGS + NUMBERS
 # Constants as arrays: NumPy converts a Python number anew on every call.
 _REFUSED, _NONE, _WHOLE, _BAND = (np.array(n) for n in (shared.REFUSED, 0, WHOLE, 50))
 _COMPUTE_BITS, _MEMORY = np.array(COMPUTE_BITS), np.array((1 << MEMORY_BITS) - 1)
@@ -80,8 +80,7 @@ class Devices:
 
     def __init__(self, args: DevicesArgs = DevicesArgs()) -> None:  # noqa: B008
         self._policy: Policy = args.policy
-        # Machines that do not support a number of devices, as they were met: each has its text.
-        self._types: dict[str, Layout] = {}
+        self._kinds: dict[Layout, int] = {}  # of machines that do not serve a number of devices
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         codes: Codes | None = None
@@ -108,28 +107,21 @@ class Devices:
         return codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
-        found: list[Reason] = []
-        for want in wanted(ask.row.devices):
-            short = "too few free devices" if want.count else "no device with enough room"
-            if want.consecutive:
-                short = "no free devices side by side"
-            found += [
-                Reason(f"node(s) had {want.device_class} devices that are not known", True, _SAID),
-                Reason(
-                    f"node(s) did not publish the devices for {want.resources}", False, _PUBLISHED
-                ),
-                Reason(f"node(s) had {short} for {want.resources}", True, _SAID),
-            ]
-            texts = [self._unsupported(want, layout) for layout in self._types.values()]
-            texts += [""] * (MOST_TYPES - 1 - len(texts))
-            others = want.consecutive[0] if want.consecutive else None
-            texts.append("" if others is None else contiguous.refusal("", others))
-            found += [Reason(text, False, _PUBLISHED) for text in texts]
-        return found
+        return [
+            reason
+            for want in wanted(ask.row.devices)
+            for reason in (*_flagged(want), *[_never(want, None)] * NUMBERS)
+        ]
 
-    def _unsupported(self, want: Wanted, layout: Layout) -> str:
-        ask = contiguous.unsupported(layout, want.consecutive)
-        return "" if ask is None else contiguous.refusal(layout.type, ask)
+    def explain(self, ask: Ask, code: int) -> Sequence[Reason]:
+        found = []
+        for number, want in enumerate(wanted(ask.row.devices)):
+            bits = code >> BITS * number & (1 << BITS) - 1
+            found += [each for flag, each in enumerate(_flagged(want)) if bits >> flag & 1]
+            if kind := bits >> FLAGS:
+                layout = next((each for each, n in self._kinds.items() if n == kind), None)
+                found.append(_never(want, layout))
+        return found
 
     def score(self, ask: Ask, view: View) -> Ints | None:
         total: Ints | None = None
@@ -155,8 +147,8 @@ class Devices:
         return held
 
     def _windows(self, want: Wanted, pool: Pool, cluster: Cluster, row: int) -> list[Held]:
-        assert pool.layout is not None, f"{want.device_class} devices of row {row} have an order"
-        free = cluster.pools.tables[want.device_class].free[row]
+        assert pool.layout is not None
+        free = cluster.pools.ordered[want.device_class].free[row]
         found = contiguous.choose(pool.layout, free, want.consecutive)
         assert found is not None, f"{want.device_class} devices of row {row} were found to fit"
         return contiguous.held_of(want.consecutive, found, pool, cluster.name(row))
@@ -171,23 +163,26 @@ class Devices:
     def _answer(self, want: Wanted, view: View) -> Answer | None:
         key = (self, want)
         if key not in view.answers:
-            lines = view.lines(want.device_class)
-            view.answers[key] = None if lines is None else self._worked_out(want, view, lines)
+            if want.consecutive:
+                view.answers[key] = self._side_by_side(want, view)
+            else:
+                lines = view.lines(want.device_class)
+                view.answers[key] = None if lines is None else self._worked_out(want, view, lines)
         answer: Answer | None = view.answers[key]
         return answer
 
     def _worked_out(self, want: Wanted, view: View, lines: Lines) -> Answer:
-        if want.consecutive:
-            return self._side_by_side(want, view, lines)
         if is_one_part(want):
             fits, score = one_part(want.requests[0], lines, self._policy)
         else:
             fits, score = self._by_pool(want, view, lines)
         return Answer(lines.unknown, fits, score)
 
-    def _side_by_side(self, want: Wanted, view: View, lines: Lines) -> Answer:
+    def _side_by_side(self, want: Wanted, view: View) -> Answer | None:
         """Row by row; what was found for a layout and what is free in it is kept."""
-        table = view.cluster.pools.tables[want.device_class]
+        table = view.cluster.pools.ordered.get(want.device_class)
+        if table is None:
+            return None
         layouts, free, look = table.layouts, table.free, contiguous.look
         asks, policy, rows = want.consecutive, self._policy, view.row_numbers.tolist()
         found = np.array(
@@ -199,24 +194,22 @@ class Devices:
             ],
             dtype=np.int64,
         )
-        unknown = lines.unknown
+        unknown = table.unknown[: view.size] if view.rows is None else table.unknown[view.rows]
         codes: Codes = np.where(found >= 0, 0, SHORT)
         never = np.flatnonzero(found == contiguous.UNSUPPORTED)
         if len(never):
-            types = [layouts[rows[at]] for at in never.tolist()]
-            numbers = {layout: self._number(layout) for layout in set(types) if layout}
-            codes[never] = [UNSUPPORTED << numbers[layout] for layout in types if layout]
+            codes[never] = [self._kind(layouts[rows[at]]) << FLAGS for at in never.tolist()]
         codes[unknown > 0] = UNKNOWN
         codes[unknown == NO_POOL] = UNPUBLISHED
         return Answer(unknown, codes == 0, np.maximum(found, 0), codes)
 
-    def _number(self, layout: Layout) -> int:
-        """Of the machine's type; all that come late have one together."""
-        if layout.type not in self._types and len(self._types) < MOST_TYPES - 1:
-            self._types[layout.type] = layout
-        return (
-            list(self._types).index(layout.type) if layout.type in self._types else MOST_TYPES - 1
-        )
+    def _kind(self, layout: Layout | None) -> int:
+        """A number for the kind of machine; the last one is for all that come late."""
+        assert layout is not None
+        last = (1 << NUMBERS) - 1
+        if len(self._kinds) < last - 1:
+            return self._kinds.setdefault(layout, len(self._kinds) + 1)
+        return self._kinds.get(layout, last)
 
     def _by_pool(self, want: Wanted, view: View, lines: Lines) -> tuple[Mask, Ints]:
         """Pool by pool, where more than one device is wanted. Pools in one state count once."""
@@ -255,6 +248,27 @@ class Devices:
             total = sum(device.memory_mib for device in pool.devices)
             scores.append(parts_score(want, cards, choice, total, self._policy))
         return sum(scores) // len(scores)
+
+
+def _flagged(want: Wanted) -> tuple[Reason, Reason, Reason]:
+    """What UNKNOWN, UNPUBLISHED and SHORT say."""
+    short = "too few free devices" if want.count else "no device with enough room"
+    if want.consecutive:
+        short = "no free devices side by side"
+    return (
+        Reason(f"node(s) had {want.device_class} devices that are not known", True, _SAID),
+        Reason(f"node(s) did not publish the devices for {want.resources}", False, _PUBLISHED),
+        Reason(f"node(s) had {short} for {want.resources}", True, _SAID),
+    )
+
+
+def _never(want: Wanted, layout: Layout | None) -> Reason:
+    """What a machine says that never serves such a request."""
+    asks = want.consecutive
+    ask = None if layout is None else contiguous.unsupported(layout, asks)
+    if layout is None or ask is None:
+        return Reason(f"node(s) never serve {want.resources} in such numbers", False, _PUBLISHED)
+    return Reason(contiguous.refusal(layout.type, ask), False, _PUBLISHED)
 
 
 def is_one_part(want: Wanted) -> bool:

@@ -82,6 +82,14 @@ class Filter(Protocol):
 
 
 @runtime_checkable
+class Explains(Protocol):
+    """A filter whose codes mean more than a set of its `reasons`, which are then as many as a code
+    has bits."""
+
+    def explain(self, ask: Ask, code: int) -> Sequence[Reason]: ...
+
+
+@runtime_checkable
 class Reject(Protocol):
     """PreFilter that refuses the pod as a whole, before any node is looked at.
 

@@ -22,6 +22,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.demand import CPU, MEMORY, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.deviceclasses import IMPLICIT
+from bayplan.core.state.ordered import Ordered
 from bayplan.core.state.pools import ARRAYS, Table
 from bayplan.core.state.terms import Count, OwnTerms, Role, Term, TermTable
 
@@ -82,6 +83,8 @@ class _Walk:
             return [self.of(item) for item in thing[: self._height if one_per_row else len(thing)]]
         if isinstance(thing, Table):
             return self.table(thing)
+        if isinstance(thing, Ordered):
+            return self.ordered(thing)
         if isinstance(thing, Term):
             return ("Term", thing.key)
         if isinstance(thing, OwnTerms):
@@ -93,14 +96,17 @@ class _Walk:
     def table(self, table: Table) -> Any:
         """Without the columns that no pool is wide enough for."""
         positions = table.positions[: self._height]
-        width = max(
-            (at + 1 for each in positions for ats in each.values() for at in ats), default=0
-        )
+        width = max((at + 1 for each in positions for at in each.values()), default=0)
         arrays = {name: getattr(table, name)[: self._height] for name in ARRAYS}
         shown = {name: a[..., :width] if a.ndim > 1 else a for name, a in arrays.items()}
         listed = {name: array.tolist() for name, array in shown.items()}
-        rest = (table.usable, table.layouts, table.free)
-        return ("Table", listed, *(each[: self._height] for each in rest), positions, table.pools)
+        return ("Table", listed, table.usable[: self._height], positions, table.pools)
+
+    def ordered(self, table: Ordered) -> Any:
+        shown = {name: value for name, value in vars(table).items() if name != "pools"}
+        lines = {name: [*value[: self._height]] for name, value in shown.items()}
+        lines["holders"] = [list(line) for line in lines["holders"]]
+        return ("Ordered", lines, table.pools)
 
 
 def _rows(cluster: Cluster) -> Iterator[str]:
@@ -250,11 +256,12 @@ def _pools(cluster: Cluster) -> Iterator[str]:
     classes = {
         pool.device_class for node in cluster.nodes if node is not None for pool in node.pools
     }
-    if classes != cluster.pools.tables.keys():
-        yield f"classes of devices are {sorted(cluster.pools.tables)}, not {sorted(classes)}"
+    tables = cluster.pools.every()
+    if classes != tables.keys():
+        yield f"classes of devices are {sorted(tables)}, not {sorted(classes)}"
         return
-    for name, table in cluster.pools.tables.items():
-        fresh = Table(len(cluster.nodes))
+    for name, table in tables.items():
+        fresh = type(table)(len(cluster.nodes))
         for row in cluster.rows.values():
             node = cluster.nodes[row]
             assert node is not None
@@ -269,8 +276,8 @@ def _pools(cluster: Cluster) -> Iterator[str]:
                     if part.device_class == name:
                         fresh.take(row, part, 1)
         walk = _Walk(cluster.height, 0)
-        if walk.table(fresh) != walk.table(table):
-            yield f"what is left of {name} devices is {walk.table(table)}, not {walk.table(fresh)}"
+        if walk.of(fresh) != walk.of(table):
+            yield f"what is left of {name} devices is {walk.of(table)}, not {walk.of(fresh)}"
 
 
 def _terms(cluster: Cluster) -> Iterator[str]:
