@@ -2,7 +2,8 @@
 
 Nobody here reads it: what is in use follows from the pods. A map that somebody changed or removed
 is written again. Nodes are written one at a time, each not more often than every few seconds; a map
-is worth less than a bind.
+is worth less than a bind. So while pods are being bound, only nodes where something became free are
+written: that also tells kube-scheduler, which may have asked too early, to ask again.
 """
 
 import logging
@@ -23,16 +24,25 @@ log = logging.getLogger("bayplan")
 
 LOOK_S = 1.0
 EVERY_S = 5.0  # per node
+LATE_S = 30.0  # a map waits no longer than this for binds to end
 FORBIDDEN_S = 600.0  # until it is tried again without the right
 
 
 class UsageMaps:
-    def __init__(self, cluster: Cluster, client: Client, vendors: Vendors, fence: Fence) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        client: Client,
+        vendors: Vendors,
+        fence: Fence,
+        binds: Callable[[], int] = lambda: 0,  # how many there were
+    ) -> None:
         self._cluster, self._client, self._clock = cluster, client, client.clock
-        self._fence = fence
+        self._fence, self._binds, self._last_binds = fence, binds, 0
         self._classes = [c.name for c in vendors.classes.values() if "neuron" in c.dialects]
         self._position = -1  # in the log of changes
-        self._due: dict[int, None] = {}  # rows to be looked at
+        self._due: dict[int, float] = {}  # rows to be looked at: since when
+        self._free: dict[int, int] = {}  # by row: what was free when it was looked at last
         self._written: dict[str, float] = {}  # by node: when; not long ago
         self.writes = 0
 
@@ -50,9 +60,13 @@ class UsageMaps:
         self._hear()
         now = self._clock.time()
         self._written = {name: at for name, at in self._written.items() if now - at < EVERY_S}
-        for row in list(self._due):
+        binds, self._last_binds = self._last_binds, self._binds()
+        is_busy = binds != self._last_binds
+        for row, since in list(self._due.items()):
             node = self._cluster.nodes[row] if row < len(self._cluster.nodes) else None
             if node is not None and node.name in self._written:
+                continue
+            if is_busy and now - since < LATE_S and not self._has_freed(row):
                 continue
             del self._due[row]
             wanted = {} if node is None else self.maps(row, node)
@@ -63,14 +77,14 @@ class UsageMaps:
             except ApiError as error:
                 if error.status == 403:
                     log.warning("going without maps of Neuron devices in use: %s", error)
-                    self._due[row] = None
+                    self._due[row] = since
                     return FORBIDDEN_S
                 if error.status != 404:
-                    self._due[row] = None
+                    self._due[row] = since
             except TransportError:
-                self._due[row] = None
+                self._due[row] = since
             except Fenced:
-                self._due[row] = None
+                self._due[row] = since
                 break
         return LOOK_S
 
@@ -82,8 +96,19 @@ class UsageMaps:
             return
         rows = log_of.since(self._position) if self._position >= 0 else None
         every = range(self._cluster.height) if rows is None else rows.tolist()
-        self._due.update(dict.fromkeys(every))
+        now = self._clock.time()
+        for row in every:
+            self._due.setdefault(row, now)
         self._position = log_of.head
+
+    def _has_freed(self, row: int) -> bool:
+        """Whether something is free that was not at the last look."""
+        free = 0
+        for name in self._classes:
+            table = self._cluster.pools.ordered.get(name)
+            free |= 0 if table is None else table.free[row]
+        before, self._free[row] = self._free.get(row, 0), free
+        return bool(free & ~before)
 
     def maps(self, row: int, node: Node) -> dict[str, str]:
         """As they should stand on the node; empty where it has no such devices."""

@@ -115,7 +115,13 @@ class Service:
         )
         self.refusals = Refusals(self.engine, self.inbox)
         self.watches, self.writer = self.connect()
-        maps = UsageMaps(self.engine.cluster, client, config.vendors, self.fence)
+        maps = UsageMaps(
+            self.engine.cluster,
+            client,
+            config.vendors,
+            self.fence,
+            lambda: self.writer.done["bind"],
+        )
         self.metrics = Metrics(self.engine, self.watches, self.writer)
         self.live = Live(self.engine, client, config, self.metrics)
         self.journal: Journal | None = None

@@ -274,6 +274,9 @@ class Engine:
         assert old is not None
         if old == node:
             return []
+        if old.maps != node.maps and old == replace(node, maps=old.maps):
+            self.cluster.note_maps(row, node.maps)
+            return []
         if old.uid != node.uid:  # deleted and made again under the same name
             self.cluster.remove_node(node.name)
             self.cluster.add_node(node)

@@ -169,6 +169,14 @@ class Cluster:
     def update_node(self, node: Node) -> None:
         self._update_node(self.rows[node.name], node)
 
+    def note_maps(self, row: int, maps: dict[str, str]) -> None:
+        """Somebody wrote other maps of devices in use on the node. Nothing else has changed."""
+        node = self.nodes[row]
+        assert node is not None
+        self.nodes[row] = replace(node, maps=maps)
+        self.load_log.append(row)
+        self._done(self.note_maps, row, node.maps)
+
     def remove_node(self, name: str) -> None:
         """The node is gone; pods bound to it are kept until they go too."""
         row = self.rows[name]
