@@ -126,8 +126,8 @@ class OfferLaws(RuleBasedStateMachine):
         if uid:
             return self.known[uid]
         self.made += 1
-        facts = {"devices": data.draw(requests), "priority": data.draw(st.integers(0, 2))}
-        pod = world.pod(f"p{self.made}", scheduler="k", **facts)
+        devices, priority = data.draw(requests), data.draw(st.integers(0, 2))
+        pod = world.pod(f"p{self.made}", scheduler="k", devices=devices, priority=priority)
         if data.draw(st.booleans()):  # else the filter is faster than the watch
             self.tell(on.PodSeen(pod))
         self.known[pod.uid] = pod

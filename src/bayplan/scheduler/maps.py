@@ -25,6 +25,7 @@ log = logging.getLogger("bayplan")
 LOOK_S = 1.0
 EVERY_S = 5.0  # per node
 LATE_S = 30.0  # a map waits no longer than this for binds to end
+AT_ONCE = 16  # nodes that are looked at between two turns of others
 FORBIDDEN_S = 600.0  # until it is tried again without the right
 
 
@@ -62,7 +63,9 @@ class UsageMaps:
         self._written = {name: at for name, at in self._written.items() if now - at < EVERY_S}
         binds, self._last_binds = self._last_binds, self._binds()
         is_busy = binds != self._last_binds
-        for row, since in list(self._due.items()):
+        for number, (row, since) in enumerate(list(self._due.items())):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await self._clock.sleep(0.0)  # the others' turn
             node = self._cluster.nodes[row] if row < len(self._cluster.nodes) else None
             if node is not None and node.name in self._written:
                 continue

@@ -128,11 +128,38 @@ def blocks(layout: Layout) -> tuple[tuple[Mask, ...], ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=_KEPT)
+def _touched(layout: Layout, chosen: Mask) -> tuple[tuple[Mask, tuple[Mask, ...]], ...]:
+    """By size of block, the largest first: the columns of all that a choice touches, and which of
+    them it takes in part."""
+    found = []
+    for level in blocks(layout):
+        here = [block for block in level if block & chosen]
+        found.append((_union(here), tuple(block for block in here if block & ~chosen)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=_KEPT)
+def _beside(layout: Layout, kind: str, chosen: Mask) -> tuple[tuple[Mask, ...], tuple[Mask, ...]]:
+    """What lies on both sides of a choice, outwards, until an end or all around."""
+    unit = units(layout, kind)
+    mine = [at for at, mask in enumerate(unit.masks) if mask & chosen]
+    sides = []
+    for step in (-1, 1):
+        edges = [at for at in mine if unit.after(at, step) not in mine]
+        at = unit.after(edges[0], step) if len(edges) == 1 else None
+        side: list[Mask] = []
+        while at is not None and at not in mine:
+            side.append(unit.masks[at])
+            at = unit.after(at, step)
+        sides.append(tuple(side))
+    return sides[0], sides[1]
+
+
 def broken(layout: Layout, chosen: Mask, free: Mask) -> Cost:
     """By size of block, the largest first: how many free ones are taken in part."""
     return tuple(
-        sum(1 for b in level if b & free == b and b & chosen and b & ~chosen)
-        for level in blocks(layout)
+        [sum([block & free == block for block in cut]) for _, cut in _touched(layout, chosen)]
     )
 
 
@@ -143,26 +170,24 @@ def cost(layout: Layout, kind: str, chosen: Mask, free: Mask) -> Cost:
 def left_over(layout: Layout, kind: str, chosen: Mask, free: Mask) -> Cost:
     left = free & ~chosen
     if layout.shape == "rows":
-        return tuple(
-            (_union(b for b in level if b & chosen) & left).bit_count()
-            for level in reversed(blocks(layout))
-        )
-    unit = units(layout, kind)
-    mine = [at for at, mask in enumerate(unit.masks) if mask & chosen]
-    before, after = (_stretch(unit, mine, left, step) for step in (-1, 1))
-    if before + len(mine) == len(unit.masks):  # all around a ring
-        return before, 0
+        return tuple([(here & left).bit_count() for here, _ in _touched(layout, chosen)[::-1]])
+    sides = _beside(layout, kind, chosen)
+    before, after = (_stretch(side, left) for side in sides)
+    if sides[0] and before == len(sides[0]) == len(sides[1]) == after and is_ring(layout):
+        return before, 0  # all around
     return before + after, min(before, after)
 
 
-def _stretch(unit: Unit, mine: Sequence[int], left: Mask, step: int) -> int:
-    """How many are free beside them, on one side."""
-    count = 0
-    edges = [at for at in mine if unit.after(at, step) not in mine]
-    at = unit.after(edges[0], step) if len(edges) == 1 else None
-    while at is not None and unit.masks[at] & left == unit.masks[at] and count < len(unit.masks):
-        count, at = count + 1, unit.after(at, step)
-    return count
+def is_ring(layout: Layout) -> bool:
+    return units(layout, "whole").is_ring
+
+
+def _stretch(side: Sequence[Mask], left: Mask) -> int:
+    """How many are free, one after the other."""
+    for count, mask in enumerate(side):
+        if mask & left != mask:
+            return count
+    return len(side)
 
 
 class Choice(Struct, frozen=True):
@@ -258,10 +283,10 @@ def look(layout: Layout, free: Mask, asks: Asks, policy: Policy) -> int:
     levels = broken(layout, chosen, free)
     first = next((level for level, count in enumerate(levels) if count), len(levels))
     band = 100 // (len(levels) + 1)
-    return first * band + (band - 1) * (FULL - _beside(layout, asks, chosen, free)) // FULL
+    return first * band + (band - 1) * (FULL - _share(layout, asks, chosen, free)) // FULL
 
 
-def _beside(layout: Layout, asks: Asks, chosen: Mask, free: Mask) -> int:
+def _share(layout: Layout, asks: Asks, chosen: Mask, free: Mask) -> int:
     """0 to FULL: what stays free in the blocks that are touched, the smaller ones counting more; or
     of the stretch. How full the rest of the pool is does not count: measured, fewer large requests
     find room when it does."""
@@ -273,12 +298,11 @@ def _beside(layout: Layout, asks: Asks, chosen: Mask, free: Mask) -> int:
             one = 1 if by_core else layout.cores
             beside = one * left_over(layout, asks[0].kind, chosen, free)[0]
         return FULL * beside // size
-    levels = blocks(layout)[1 : None if by_core or layout.cores == 1 else -1]
+    levels = _touched(layout, chosen)[1 : None if by_core or layout.cores == 1 else -1]
     total = weights = 0
-    for depth, level in enumerate(levels):
-        touched = _union(block for block in level if block & chosen)
-        if touched:
-            total += (FULL << depth) * (touched & left).bit_count() // touched.bit_count()
+    for depth, (here, _) in enumerate(levels):
+        if here:
+            total += (FULL << depth) * (here & left).bit_count() // here.bit_count()
         weights += 1 << depth
     return total // max(weights, 1)
 

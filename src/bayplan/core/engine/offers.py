@@ -118,9 +118,10 @@ class Offers:
         """By node, where preemption may help and where it cannot."""
         refused: dict[str, str] = {}
         hopeless: dict[str, str] = {}
-        for code in np.unique(codes).tolist():
-            if code == 0:
-                continue
+        rest = codes[codes != 0]
+        while len(rest):  # few differ, so this is faster than to sort them
+            code = int(rest[0])
+            rest = rest[rest != code]
             there = compress(names, (codes == code).tolist())
             if code == NOT_THERE:
                 refused |= dict.fromkeys(there, UNKNOWN_NODE)
