@@ -26,12 +26,16 @@ log = logging.getLogger("bayplan")
 
 
 def profile(policy: str) -> ProfileConfig:
-    """Devices only: kube-scheduler does the rest. No pod is of a scheduler without a name, so
-    nothing is decided here that was not asked for."""
-    alone = PluginSet((Enabled("Devices", 1),), (Enabled("*"),))
+    """Devices only, where everybody who holds some can be read: kube-scheduler does the rest. No
+    pod is of a scheduler without a name, so nothing is decided here that was not asked for."""
+    none, devices = (Enabled("*"),), Enabled("Devices", 1)
     return ProfileConfig(
         "",
-        {"admit": PluginSet(disabled=(Enabled("*"),)), "filter": alone, "score": alone},
+        {
+            "admit": PluginSet(disabled=none),
+            "filter": PluginSet((Enabled("NodeReadable"), devices), none),
+            "score": PluginSet((devices,), none),
+        },
         (PluginConfig("Devices", {"policy": policy}),),
     )
 

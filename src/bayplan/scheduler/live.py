@@ -35,8 +35,14 @@ class Live:
     """Also a recorder, of the last decisions."""
 
     def __init__(
-        self, engine: Engine, client: Client, config: Configuration, metrics: Metrics
+        self,
+        engine: Engine,
+        client: Client,
+        config: Configuration,
+        metrics: Metrics,
+        namespaces: bool = True,  # they are followed
     ) -> None:
+        self._namespaces = namespaces
         self._engine, self._client, self._config = engine, client, config
         self._metrics = metrics
         self.decisions = Decisions()
@@ -78,12 +84,15 @@ class Live:
 
         pods = await self._read(PodSink(nowhere, _silent, reader).watched())
         nodes = await self._read(NamedSink(nowhere, _silent, node_kind(reader)).watched())
-        spaces = await self._read(NamedSink(nowhere, _silent, namespace_kind(reader)).watched())
+        spaces: dict[str, dict[str, str]] = {}
+        if self._namespaces:
+            found = await self._read(NamedSink(nowhere, _silent, namespace_kind(reader)).watched())
+            spaces = dict(space for space in found if not isinstance(space, Unread))
         return differences(
             self._engine,
             [item.pod for item in pods if not isinstance(item, Unread)],
             [node for node in nodes if not isinstance(node, Unread)],
-            dict(space for space in spaces if not isinstance(space, Unread)),
+            spaces,
         )
 
     async def _read(self, what: Watched[T]) -> list[T]:

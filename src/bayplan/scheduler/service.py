@@ -123,7 +123,8 @@ class Service:
             lambda: self.writer.done["bind"],
         )
         self.metrics = Metrics(self.engine, self.watches, self.writer)
-        self.live = Live(self.engine, client, config, self.metrics)
+        spaces = "namespace" in self.watches.named
+        self.live = Live(self.engine, client, config, self.metrics, spaces)
         self.journal: Journal | None = None
         if config.journal.path:
             self.journal = Journal(
@@ -142,7 +143,7 @@ class Service:
         self.loop = Loop(parts, leads=not self.elects)
         self.chores: list[Callable[[], Awaitable[None]]] = []
         if not options.dry_run:
-            self.chores.append(lambda: maps.run(lambda: self.loop.leads))
+            self.chores.append(lambda: maps.run(lambda: self.loop.leads and self.loop.is_ready))
         if config.check_live_every:
             self.chores.append(self.live.run)
         self.metrics.leads = lambda: self.loop.leads

@@ -6,8 +6,10 @@ are held there. A hold is only a guess: it never keeps a bind from its node.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import compress, repeat
+from operator import itemgetter
 
 import numpy as np
 from msgspec import Struct
@@ -63,7 +65,7 @@ class Offers:
         if row is None or pod.uid in self._cluster.pods or self._cluster.orphan(pod.uid):
             return
         with asking(self._verdicts, by_devices(pod)) as ask:
-            if self._codes(ask)[row]:
+            if self._all_rows(ask)[row] < 0:
                 return
             placed = placing.placement(self._cluster, self._verdicts.profile, ask, row)
         self._cluster.holds.hold(replace(pod, held=placing.holding(placed).held), row)
@@ -81,48 +83,48 @@ class Offers:
         """What another scheduler is offered. Nothing is held for the pod itself."""
         rows = self._rows(names)
         with asking(self._verdicts, by_devices(pod)) as ask:
-            codes = np.where(rows >= 0, self._codes(ask)[rows], NOT_THERE)
-            passed = list(compress(names, (codes == 0).tolist()))
-            refused, hopeless = self._reasons(ask, names, codes)
-            if not passed:
-                soon = self._fits_without_holds(ask, rows[rows >= 0])
-                return Filtered([], "", refused, hopeless, soon)
-            scores = np.where(codes == 0, self._verdicts.all_rows(ask)[rows], -1)
-        return Filtered(passed, names[int(scores.argmax())], refused, hopeless)
+            verdict = np.where(rows >= 0, self._all_rows(ask)[rows], NOT_THERE)
+            passed = list(compress(names, (verdict >= 0).tolist()))
+            refused, hopeless = self._reasons(ask, names, verdict)
+            soon = not passed and self._fits_without_holds(ask, rows[rows >= 0])
+        best = names[int(verdict.argmax())] if passed else ""
+        return Filtered(passed, best, refused, hopeless, soon)
 
     def _rows(self, names: Sequence[str]) -> Rows:
+        if len(names) > 1:
+            with suppress(KeyError):  # nearly always all are known
+                return np.array(itemgetter(*names)(self._cluster.rows), dtype=np.intp)
         found = map(self._cluster.rows.get, names, repeat(-1))
         return np.fromiter(found, dtype=np.intp, count=len(names))
 
-    def _codes(self, ask: Ask) -> Ints:
-        """Per row 0, or why the pod is refused there; kept, and brought up to date row by row."""
-        log = self._cluster.load_log
-        codes, position = self._kept.pop(ask.row, (np.zeros(0, dtype=np.int64), -1))
-        is_known = position >= 0 and len(codes) == len(self._cluster.nodes)
+    def _all_rows(self, ask: Ask) -> Ints:
+        """The verdicts on all rows with their reasons; kept, and brought up to date row by row."""
+        cluster, log = self._cluster, self._cluster.load_log
+        verdict, position = self._kept.pop(ask.row, (np.zeros(0, dtype=np.int64), -1))
+        is_known = position >= 0 and len(verdict) == len(cluster.nodes)
         rows = log.since(position) if is_known else None
-        if rows is None or len(rows) > self._cluster.height // 4:
-            found = self._verdicts.refusals(ask, View(self._cluster))
-            codes = np.full(len(self._cluster.nodes), NOT_THERE, dtype=np.int64)
-            codes[: len(found)] = found
+        if rows is None or len(rows) > cluster.height // 4:
+            verdict = np.full(len(cluster.nodes), NOT_THERE, dtype=np.int64)
+            verdict[: cluster.height] = self._verdicts.on(ask, View(cluster))
         elif len(rows):
             rows = np.unique(rows)
-            codes[rows] = self._verdicts.refusals(ask, View(self._cluster, rows))
-        self._kept[ask.row] = codes, log.head
+            verdict[rows] = self._verdicts.on(ask, View(cluster, rows))
+        self._kept[ask.row] = verdict, log.head
         if len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
-        return codes
+        return verdict
 
     def _reasons(
-        self, ask: Ask, names: Sequence[str], codes: Ints
+        self, ask: Ask, names: Sequence[str], verdict: Ints
     ) -> tuple[dict[str, str], dict[str, str]]:
         """By node, where preemption may help and where it cannot."""
         refused: dict[str, str] = {}
         hopeless: dict[str, str] = {}
-        rest = codes[codes != 0]
+        rest = verdict[verdict < 0]
         while len(rest):  # few differ, so this is faster than to sort them
             code = int(rest[0])
             rest = rest[rest != code]
-            there = compress(names, (codes == code).tolist())
+            there = compress(names, (verdict == code).tolist())
             if code == NOT_THERE:
                 refused |= dict.fromkeys(there, UNKNOWN_NODE)
                 continue
@@ -149,10 +151,7 @@ class Offers:
         with asking(self._verdicts, by_devices(pod)) as ask, cluster.trial():
             if pod.uid in cluster.holds.rows:
                 cluster.holds.release(pod.uid)
-            verdict = self._verdicts.all_rows(ask)
-            if not len(verdict):
-                return [0] * len(names)
-            found = np.where(rows >= 0, verdict[rows], -1)
+            found = np.where(rows >= 0, self._all_rows(ask)[rows], -1)
         scores: list[int] = (np.maximum(found, 0) >> SCORE_SHIFT).tolist()
         return scores
 
@@ -204,7 +203,7 @@ class Offers:
         if row is None:
             return f"node {node} is not known"
         with asking(self._verdicts, pod) as ask:
-            if self._refused(ask, row):
+            if pod.row.devices and self._refused(ask, row):
                 with cluster.trial() as trial:  # perhaps only for others who are not there yet
                     others = [held.uid for held in cluster.holds.on(row)]
                     for uid in others:
