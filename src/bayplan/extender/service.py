@@ -16,6 +16,7 @@ from bayplan.extender.server import serving
 from bayplan.extender.tls import Tls, TlsFiles
 from bayplan.extender.verbs import Answers
 from bayplan.kube.client import Client
+from bayplan.scheduler import heap
 from bayplan.scheduler.config import Configuration
 from bayplan.scheduler.loop import Output
 from bayplan.scheduler.metrics import counter, number
@@ -41,6 +42,8 @@ def profile(policy: str) -> ProfileConfig:
 
 
 class Extender(Service):
+    HEAP = heap.QUICK
+
     def __init__(self, config: Configuration, options: Options, client: Client) -> None:
         super().__init__(config, options, client)
         assert isinstance(self.writer, Binds)

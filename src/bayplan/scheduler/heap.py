@@ -8,7 +8,8 @@ pages in its midst are given back from time to time. Other C libraries do as the
 Thresholds above 256 KiB would spare a mapping for every read of a TLS connection (uvloop asks for
 so much and shrinks it at once), a quarter of a request's CPU time. But what such reads leave behind
 would lie between what stays: a second burst of 20,000 pods peaked 3 to 4 % above the first, with
-these 1.5 %.
+these 1.5 %. The extender has the other need: each question brings some hundred KiB that are gone a
+millisecond later, so there the thresholds are high.
 """
 
 import ctypes
@@ -18,15 +19,16 @@ from bayplan.kube.clock import Clock
 
 TRIM_EVERY_S = 5.0  # a trim takes up to 4 ms of a 20 MiB heap
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt's names, in glibc's malloc.h
-_BYTES = 128 << 10  # glibc's own first value for both thresholds
+FRUGAL = 128 << 10  # bytes; glibc's own first value for both thresholds
+QUICK = 8 << 20
 
 
-def settle() -> bool:
+def settle(threshold: int = FRUGAL) -> bool:
     """Before any thread is started. Whether the allocator took it."""
     mallopt = _function("mallopt")
     if mallopt is None:
         return False
-    wanted = ((_MMAP_THRESHOLD, _BYTES), (_TRIM_THRESHOLD, _BYTES), (_ARENA_MAX, 1))
+    wanted = ((_MMAP_THRESHOLD, threshold), (_TRIM_THRESHOLD, threshold), (_ARENA_MAX, 1))
     return all(bool(mallopt(name, value)) for name, value in wanted)
 
 

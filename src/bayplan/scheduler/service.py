@@ -58,15 +58,16 @@ class Options(Struct, frozen=True):
 async def serve(
     config: Configuration,
     options: Options,
-    make: "Callable[[Configuration, Options, Client], Service] | None" = None,
+    make: "type[Service] | None" = None,
 ) -> None:
     """Until SIGTERM or SIGINT."""
-    heap.settle()
+    make = make or Service
+    heap.settle(make.HEAP)
     clock = RealClock()
     source = find_source(options.kubeconfig or config.client_connection.kubeconfig)
     async with AsyncExitStack() as stack:
         client = await connect(source, clock, config, stack)
-        service = (make or Service)(config, options, client)
+        service = make(config, options, client)
         trimming = asyncio.create_task(heap.keep_trimming(clock), name="heap")
         stack.callback(trimming.cancel)
         sidecar = service.sidecar(lambda: client_apart(source))
@@ -99,6 +100,8 @@ def client_apart(source: Source) -> Client:
 
 
 class Service:
+    HEAP = heap.FRUGAL
+
     def __init__(self, config: Configuration, options: Options, client: Client) -> None:
         self.config, self.options, self.client = config, options, client
         self._clock = clock = client.clock

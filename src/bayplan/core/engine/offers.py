@@ -56,6 +56,8 @@ class Offers:
     def __init__(self, verdicts: Verdicts) -> None:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self.until: dict[str, float] = {}  # by uid: when it is expected no more; soonest first
+        self._index: dict[str, int] = {}  # rows by name …
+        self._index_head = -1  # … as of this change of nodes
         self._kept: dict[RowKey, tuple[Ints, int]] = {}  # reasons, and how far the log was read
 
     def expect(self, pod: Pod, node: str, now: float) -> None:
@@ -91,10 +93,15 @@ class Offers:
         return Filtered(passed, best, refused, hopeless, soon)
 
     def _rows(self, names: Sequence[str]) -> Rows:
+        head = self._cluster.static_log.head
+        if head != self._index_head:  # names and numbers side by side in memory: twice as fast
+            listed = "\n".join(self._cluster.rows).split("\n") if self._cluster.rows else []
+            rows = np.array([*self._cluster.rows.values()], dtype=np.intp).tolist()
+            self._index, self._index_head = dict(zip(listed, rows, strict=True)), head
         if len(names) > 1:
             with suppress(KeyError):  # nearly always all are known
-                return np.array(itemgetter(*names)(self._cluster.rows), dtype=np.intp)
-        found = map(self._cluster.rows.get, names, repeat(-1))
+                return np.array(itemgetter(*names)(self._index), dtype=np.intp)
+        found = map(self._index.get, names, repeat(-1))
         return np.fromiter(found, dtype=np.intp, count=len(names))
 
     def _all_rows(self, ask: Ask) -> Ints:
