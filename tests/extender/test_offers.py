@@ -423,3 +423,19 @@ def test_nobody_is_evicted_for_a_pod_that_is_only_expected() -> None:
     engine.handle(on.PodSeen(Guest("h", "a", (2, 3), 0).pod), 0.0)
     engine.handle(on.PodExpected(wanting("e", 2), "a"), 0.0)
     assert engine.offers.victims(wanting("p", 4, priority=1), "a", ["uid-h"]) == ["uid-h"]
+
+
+def test_where_a_pod_cannot_be_read_nothing_more_is_given() -> None:
+    """What it holds is not known any more, and it still holds it."""
+    engine = made("a")
+    guest = Guest("g", "a", (0, 1, 2, 3, 4, 5)).pod
+    engine.handle(on.PodSeen(guest), 0.0)
+    engine.handle(on.PodUnreadable(guest.uid, "a"), 0.0)
+    found = engine.offers.filter(wanting("p", 1), ["a"])
+    refused = engine.handle(on.BindAsked(wanting("p", 1), "a"), 0.0)
+
+    assert found.passed == []
+    assert isinstance(refused[0], do.Refuse)
+    assert isinstance(engine.handle(on.BindAsked(world.pod("plain"), "a"), 0.0)[0], do.Bind)
+    engine.handle(on.PodGone(guest.uid), 1.0)
+    assert engine.offers.filter(wanting("p", 1), ["a"]).passed == ["a"]

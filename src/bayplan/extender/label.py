@@ -7,6 +7,7 @@ take off its own. Outside a cluster there is no pod, and nothing to do.
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,7 @@ from bayplan.scheduler.fence import Fence
 log = logging.getLogger("bayplan")
 
 LABEL = "bayplan.dev/extender-leader"
+AGAIN_S = 60.0
 
 
 class Itself(Struct, frozen=True):
@@ -43,7 +45,9 @@ class LeaderLabel:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self._turned.wait()
+            with suppress(TimeoutError):  # somebody may take the label off by hand
+                async with self._client.clock.timeout(AGAIN_S):
+                    await self._turned.wait()
             self._turned.clear()
             backoff = Backoff(self._client.clock, self._client.rng, first_s=0.2, most_s=5.0)
             while not self._turned.is_set():

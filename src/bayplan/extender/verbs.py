@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import Pod, RowKey
 from bayplan.extender import wire
 from bayplan.extender.binds import Binds
 from bayplan.extender.server import NotLeading
@@ -24,6 +24,7 @@ from bayplan.scheduler.loop import Loop
 log = logging.getLogger("bayplan")
 
 MOST_ASKED = 10_000  # pods that are remembered from a filter to their bind
+NOBODY = Pod("", "", "", {}, RowKey())
 _STEPS = [(score + 5) // 10 for score in range(101)]  # an extender's score, for each of ours
 
 
@@ -42,6 +43,7 @@ class Answers:
         self._client, self._clock, self._reader = client, client.clock, reader
         self._may_decide = may_decide
         self._pods: OrderedDict[str, Pod] = OrderedDict()  # by uid: filtered, not bound
+        self._last: tuple[bytes, Pod] = b"", NOBODY
         self.counts: Counter[tuple[str, str]] = Counter()  # by verb and result
 
     @property
@@ -75,8 +77,7 @@ class Answers:
         pod = self._begin(args.pod)
         scores = self._engine.offers.scores(pod, args.names) if pod.row.devices else []
         self.counts["prioritize", "scored"] += 1
-        steps = (_STEPS[score] for score in scores)
-        return [wire.HostPriority(*each) for each in zip(args.names, steps, strict=False)]
+        return list(map(wire.HostPriority, args.names, map(_STEPS.__getitem__, scores)))
 
     async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult:
         pod = self._begin(args.pod)
@@ -166,7 +167,10 @@ class Answers:
     def _begin(self, raw: Raw) -> Pod:
         self._must_lead()
         self._hear()
-        return self._reader.pod(raw)
+        text = bytes(raw)
+        if text != self._last[0]:  # prioritize comes with the pod of the filter before it
+            self._last = text, self._reader.pod(raw)
+        return self._last[1]
 
     def _hear(self) -> None:
         """All of it: a bind whose failure is not heard of would pass for done."""

@@ -63,8 +63,10 @@ class UsageMaps:
         self._written = {name: at for name, at in self._written.items() if now - at < EVERY_S}
         binds, self._last_binds = self._last_binds, self._binds()
         is_busy = binds != self._last_binds
-        for number, (row, since) in enumerate(list(self._due.items())):
-            if number % AT_ONCE == AT_ONCE - 1:
+        looked = 0
+        for row, since in list(self._due.items()):
+            if looked == AT_ONCE:
+                looked = 0
                 await self._clock.sleep(0.0)  # the others' turn
             node = self._cluster.nodes[row] if row < len(self._cluster.nodes) else None
             if node is not None and node.name in self._written:
@@ -72,6 +74,7 @@ class UsageMaps:
             if is_busy and now - since < LATE_S and not self._has_freed(row):
                 continue
             del self._due[row]
+            looked += 1
             wanted = {} if node is None else self.maps(row, node)
             if node is None or not wanted or wanted == node.maps:
                 continue

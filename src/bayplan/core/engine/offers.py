@@ -56,6 +56,7 @@ class Offers:
     def __init__(self, verdicts: Verdicts) -> None:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self.until: dict[str, float] = {}  # by uid: when it is expected no more; soonest first
+        self._without: dict[str, int] = {}  # by uid: the verdict on its node without its own hold
         self._index: dict[str, int] = {}  # rows by name …
         self._index_head = -1  # … as of this change of nodes
         self._kept: dict[RowKey, tuple[Ints, int]] = {}  # reasons, and how far the log was read
@@ -67,13 +68,16 @@ class Offers:
         if row is None or pod.uid in self._cluster.pods or self._cluster.orphan(pod.uid):
             return
         with asking(self._verdicts, by_devices(pod)) as ask:
-            if self._all_rows(ask)[row] < 0:
+            verdict = int(self._all_rows(ask)[row])
+            if verdict < 0:
                 return
             placed = placing.placement(self._cluster, self._verdicts.profile, ask, row)
         self._cluster.holds.hold(replace(pod, held=placing.holding(placed).held), row)
         self.until[pod.uid] = now + LASTS_S
+        self._without[pod.uid] = verdict
 
     def forget(self, uid: str) -> None:
+        self._without.pop(uid, None)
         if self.until.pop(uid, None) is not None and uid in self._cluster.holds.rows:
             self._cluster.holds.release(uid)
 
@@ -153,12 +157,12 @@ class Offers:
 
     def scores(self, pod: Pod, names: Sequence[str]) -> list[int]:
         """0 to 100 for each node; 0 where the pod does not fit. What is held for the pod itself is
-        not in its way."""
-        cluster, rows = self._cluster, self._rows(names)
-        with asking(self._verdicts, by_devices(pod)) as ask, cluster.trial():
-            if pod.uid in cluster.holds.rows:
-                cluster.holds.release(pod.uid)
+        not in its way: there the score of before its hold counts."""
+        rows = self._rows(names)
+        with asking(self._verdicts, by_devices(pod)) as ask:
             found = np.where(rows >= 0, self._all_rows(ask)[rows], -1)
+        if pod.uid in self._without:
+            found[rows == self._cluster.holds.rows.get(pod.uid)] = self._without[pod.uid]
         scores: list[int] = (np.maximum(found, 0) >> SCORE_SHIFT).tolist()
         return scores
 
@@ -220,6 +224,7 @@ class Offers:
                     trial.keep()
                 for uid in others:
                     del self.until[uid]
+                    self._without.pop(uid, None)
             placed = placing.placement(cluster, self._verdicts.profile, ask, row)
             return placing.reserve(cluster, self._verdicts.profile, ask, placed) or placed
 
