@@ -24,7 +24,7 @@ log = logging.getLogger("bayplan")
 
 LOOK_S = 1.0
 EVERY_S = 5.0  # per node
-LATE_S = 30.0  # a map waits no longer than this for binds to end
+LATE_S = 60.0  # a map waits no longer than this for binds to end
 AT_ONCE = 16  # nodes that are looked at between two turns of others
 FORBIDDEN_S = 600.0  # until it is tried again without the right
 
@@ -62,8 +62,7 @@ class UsageMaps:
         now = self._clock.time()
         self._written = {name: at for name, at in self._written.items() if now - at < EVERY_S}
         binds, self._last_binds = self._last_binds, self._binds()
-        is_busy = binds != self._last_binds
-        looked = 0
+        looked, is_busy = 0, binds != self._last_binds
         for row, since in list(self._due.items()):
             if looked == AT_ONCE:
                 looked = 0
@@ -71,6 +70,7 @@ class UsageMaps:
             node = self._cluster.nodes[row] if row < len(self._cluster.nodes) else None
             if node is not None and node.name in self._written:
                 continue
+            is_busy = is_busy or self._binds() != self._last_binds
             if is_busy and now - since < LATE_S and not self._has_freed(row):
                 continue
             del self._due[row]
@@ -105,16 +105,17 @@ class UsageMaps:
         now = self._clock.time()
         for row in every:
             self._due.setdefault(row, now)
+            self._free.setdefault(row, self._free_on(row))
         self._position = log_of.head
 
     def _has_freed(self, row: int) -> bool:
         """Whether something is free that was not at the last look."""
-        free = 0
-        for name in self._classes:
-            table = self._cluster.pools.ordered.get(name)
-            free |= 0 if table is None else table.free[row]
-        before, self._free[row] = self._free.get(row, 0), free
-        return bool(free & ~before)
+        before, self._free[row] = self._free[row], self._free_on(row)
+        return bool(self._free[row] & ~before)
+
+    def _free_on(self, row: int) -> int:
+        tables = (self._cluster.pools.ordered.get(name) for name in self._classes)
+        return sum(table.free[row] for table in tables if table is not None)
 
     def maps(self, row: int, node: Node) -> dict[str, str]:
         """As they should stand on the node; empty where it has no such devices."""
