@@ -13,9 +13,12 @@ preempt have no place for it: 400 for a request that makes no sense, 500 for our
 Before a verb is reached: 404 for an unknown path, 405 for another method, 415 for a compressed
 body, 413 for one that is too large, 503 for too much at once.
 
-A verb that has begun goes on when its client leaves: half a bind helps nobody.
+A verb that has begun goes on when its client leaves: half a bind helps nobody. kube-scheduler asks
+one question after the other and binds beside them, so a bind waits a moment for a question that is
+on its way.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -33,6 +36,7 @@ from bayplan.web.server import JSON, TEXT
 log = logging.getLogger(__name__)
 
 _BODIES = 4  # largest bodies in memory at once
+_GIVES_WAY_S = 0.005  # a bind to questions
 
 
 class NotLeading(Exception):
@@ -77,13 +81,15 @@ class _Route(Struct, frozen=True, eq=False):
     read: Callable[[bytes], Any]
     act: Callable[[Any], Awaitable[Any]]
     failed: Callable[[str], Any] | None = None  # a result that tells of trouble
-    told_to_wait: bool = True  # by a 503, while another replica leads
+    is_question: bool = True  # told by a 503 that another replica leads; goes before binds
 
 
 class _Desk:
     def __init__(self, verbs: Verbs, door: Door) -> None:
         self._door = door
         self._held = 0  # bytes of all requests under way
+        self._questions = 0  # under way
+        self._answered = asyncio.Event()  # the last of them
         self._routes = {
             "/filter": _Route(
                 wire.filter_args, verbs.filter, lambda words: wire.FilterResult(error=words)
@@ -91,7 +97,7 @@ class _Desk:
             "/prioritize": _Route(wire.filter_args, verbs.prioritize),
             "/preempt": _Route(wire.preempt_args, verbs.preempt),
             "/bind": _Route(
-                wire.bind_args, verbs.bind, lambda words: wire.BindResult(words), told_to_wait=False
+                wire.bind_args, verbs.bind, lambda words: wire.BindResult(words), is_question=False
             ),
         }
 
@@ -122,12 +128,27 @@ class _Desk:
             raise _Refused(405, f"{request.path} takes a POST")
         if "Content-Encoding" in request.headers:
             raise _Refused(415, "compressed requests are not taken")
-        body = await self._read(request)
-        connection.arrived()
+        self._questions += route.is_question
         try:
-            return await self._act(request.path, route, body)
+            body = await self._read(request)
+            connection.arrived()
+            try:
+                if not route.is_question:
+                    await self._give_way()
+                return await self._act(request.path, route, body)
+            finally:
+                self._held -= len(body)
         finally:
-            self._held -= len(body)
+            self._questions -= route.is_question
+            if not self._questions:
+                self._answered.set()
+
+    async def _give_way(self) -> None:
+        if self._questions:
+            self._answered.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GIVES_WAY_S):
+                    await self._answered.wait()
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         """The body. It counts as held, and the caller lets go of it."""
@@ -160,7 +181,7 @@ class _Desk:
             result = wire.encode(await route.act(route.read(body)))
         except NotLeading as error:
             # A connection stays with one replica, so the client has to make another.
-            response = _trouble(None if route.told_to_wait else route.failed, str(error), 503)
+            response = _trouble(None if route.is_question else route.failed, str(error), 503)
             response.force_close()
             return response
         except (wire.BadRequest, Unreadable) as error:
