@@ -178,6 +178,8 @@ class Loop:
         """One round; whether there may be more to decide right away."""
         now = self._clock.time()
         self.writer.tick(now)
+        if self.engine.is_idle(now):
+            return False
         return bool(self.step(on.Tick(TRIES_PER_ROUND), now))
 
     def step(self, event: on.Event, now: float) -> list[do.Effect]:

@@ -40,7 +40,7 @@ class Watches:
         vendors: Vendors | None = None,
         only: Sequence[str] | None = None,
     ) -> None:
-        """`only`: the kinds beside pods that are wanted, if not all."""
+        """`only`: the kinds beside pods that are wanted, if not all of them and pods that failed."""
         self._client, self._report, self._inbox = client, report, inbox
         self.reader = reader = Reader(vendors)
         self.pods = PodSink(inbox, report, reader, adopt)
@@ -57,6 +57,8 @@ class Watches:
         for what, sink in self.named.items():
             trouble = self._trouble(what, sink.kind.optional)
             self.reflectors[what] = Reflector(client, sink.watched(), sink, trouble)
+        if only is not None:
+            return
         failed = FailedSink(reader, on_failed)
         trouble = self._trouble("failed pod", True)
         self.reflectors["failed pod"] = Reflector(client, failed.watched(), failed, trouble)

@@ -99,6 +99,11 @@ class Engine:
                 self._see_storage(event, now)
         return []
 
+    def is_idle(self, now: float) -> bool:
+        """Whether a Tick would do nothing."""
+        ends = min(self.cluster.distrusted.next_end, self.offers.next_end)
+        return not (self.waiting.pods or self._reports or ends <= now)
+
     def next_time(self, now: float) -> float | None:
         """When a Tick may do something: now, at a later time, or not before an event (None)."""
         if not self.waiting.pods or self.is_full:

@@ -5,6 +5,7 @@ never. So a pod that was offered places is expected on the best of them for LAST
 are held there. A hold is only a guess: it never keeps a bind from its node.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -81,9 +82,14 @@ class Offers:
         if self.until.pop(uid, None) is not None and uid in self._cluster.holds.rows:
             self._cluster.holds.release(uid)
 
+    @property
+    def next_end(self) -> float:
+        """When the first hold ends."""
+        return next(iter(self.until.values()), math.inf)
+
     def expire(self, now: float) -> None:
-        while self.until and self.until[first := next(iter(self.until))] <= now:
-            self.forget(first)
+        while self.next_end <= now:
+            self.forget(next(iter(self.until)))
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """What another scheduler is offered. Nothing is held for the pod itself."""
