@@ -54,7 +54,9 @@ class Installed:
         self.plane.request("PATCH", path, patch, self.token)
 
     def change_node(self, patch: Json, options: str = "") -> None:
-        self.plane.request("PATCH", f"/api/v1/nodes/{self.space}/status{options}", patch, self.token)
+        self.plane.request(
+            "PATCH", f"/api/v1/nodes/{self.space}/status{options}", patch, self.token
+        )
 
 
 def why_not(change: Callable[..., None], *args: Any) -> str:
