@@ -40,7 +40,7 @@ class Watches:
         vendors: Vendors | None = None,
         only: Sequence[str] | None = None,
     ) -> None:
-        """`only`: the kinds beside pods that are wanted, if not all of them and pods that failed."""
+        """`only`: the kinds wanted beside pods; else all, and with them pods that failed."""
         self._client, self._report, self._inbox = client, report, inbox
         self.reader = reader = Reader(vendors)
         self.pods = PodSink(inbox, report, reader, adopt)
