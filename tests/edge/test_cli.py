@@ -441,7 +441,7 @@ def test_bench_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_word_gets_the_nearest() -> None:
     assert error_of("fit") == "No such command 'fit'; did you mean fits? (see bayplan --help)"
     assert "did you mean engine?" in error_of("bench", "engin")
-    assert "there are: engine" in error_of("bench")
+    assert "there are: contiguous, engine" in error_of("bench")
     assert "--node" in error_of("fits", "--nod", "x")
 
 

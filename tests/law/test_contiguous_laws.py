@@ -82,7 +82,7 @@ def neuron_nodes(draw: st.DrawFn) -> Node:
     elif kind in INVENTORIES:
         pools = (inventory(INVENTORIES[kind]),)
     elif kind == "unknown":
-        pools = (Pool("neuron", unknown="a newer version"),)
+        pools = (Pool("neuron", unknown="a newer version", layout=Layout(())),)
     return world.node(draw(st.sampled_from(NAMES)), gpus=0, pools=pools, allocatable=ROOM)
 
 

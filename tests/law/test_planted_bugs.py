@@ -150,8 +150,8 @@ DEVICE_BUGS = (
     Bug(
         "compute-given-twice",
         POOLS,
-        "if usable and memory >= 0 and compute >= 0",
-        "if usable and memory >= 0",
+        "self.usable[row][at] and memory >= 0 and compute >= 0",
+        "self.usable[row][at] and memory >= 0",
         "a device that is given twice is not given once more",
     ),
     Bug(

@@ -8,7 +8,7 @@ from tests.law import test_planted_bugs
 from tests.oracle.planted_bugs import Bug
 
 CONTIGUOUS = "core/devices/contiguous.py"
-POOLS = "core/state/pools.py"
+ORDERED = "core/state/ordered.py"
 BUGS = (
     Bug(
         "rows-from-anywhere",
@@ -33,14 +33,14 @@ BUGS = (
     ),
     Bug(
         "the-sick-are-given",
-        POOLS,
-        "free = usable and not holders",
-        "free = not holders",
+        ORDERED,
+        "sum(1 << at for at, device in enumerate(columns) if device.healthy)",
+        "(1 << len(columns)) - 1",
         "a device that does not work is not given",
     ),
     Bug(
         "one-core-stands-for-all",
-        POOLS,
+        ORDERED,
         "found[device.id] = tuple(range(at, at + device.cores))",
         "found[device.id] = (at,)",
         "whoever holds a device holds all of its cores",

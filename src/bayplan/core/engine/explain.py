@@ -21,10 +21,13 @@ def refusal(verdicts: Verdicts, ask: Ask, version: int) -> Refusal:
     helped: frozenset[Help] = frozenset()
     if not cluster.node_count:
         helped = frozenset({EventKind.NODE_ADDED})
-    for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):
+    codes, first = np.unique(verdict, return_index=True)
+    for code in codes[first.argsort()].tolist():  # by node: numbers are a plugin's own business
+        if code >= 0 or code == ABSENT:
+            continue
         rows = np.flatnonzero(verdict == code)
         names = sorted(cluster.name(int(row)) for row in rows[:SHOWN_NODES])
-        for reason in reasons(verdicts, ask, int(code)):
+        for reason in reasons(verdicts, ask, code):
             before = tallies.get(reason.text, Tally(0, ()))
             nodes = (before.nodes + tuple(names))[:SHOWN_NODES]
             tallies[reason.text] = Tally(before.count + len(rows), nodes)
