@@ -55,7 +55,7 @@ class LeaderLabel:
                 try:
                     await self._write(leads)
                     break
-                except (ApiError, TransportError, Fenced) as error:
+                except (ApiError, TransportError, Fenced, msgspec.MsgspecError) as error:
                     log.warning("the label %s: %s", LABEL, error)
                 await backoff.pause()
 

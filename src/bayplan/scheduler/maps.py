@@ -40,7 +40,7 @@ class UsageMaps:
     ) -> None:
         self._cluster, self._client, self._clock = cluster, client, client.clock
         self._fence, self._binds, self._last_binds = fence, binds, 0
-        self._classes = [c.name for c in vendors.classes.values() if "neuron" in c.dialects]
+        self.classes = [c.name for c in vendors.classes.values() if "neuron" in c.dialects]
         self._position = -1  # in the log of changes
         self._due: dict[int, float] = {}  # rows to be looked at: since when
         self._free: dict[int, int] = {}  # by row: what was free when it was looked at last
@@ -49,7 +49,7 @@ class UsageMaps:
 
     async def run(self, leads: Callable[[], bool]) -> None:
         """Until cancelled."""
-        while self._classes:
+        while self.classes:
             pause = LOOK_S
             if leads() and self._fence.is_open:
                 pause = await self._round()
@@ -74,6 +74,7 @@ class UsageMaps:
             if is_busy and now - since < LATE_S and not self._has_freed(row):
                 continue
             del self._due[row]
+            self._free[row] = self._free_on(row)
             looked += 1
             wanted = {} if node is None else self.maps(row, node)
             if node is None or not wanted or wanted == node.maps:
@@ -97,7 +98,7 @@ class UsageMaps:
     def _hear(self) -> None:
         """Which rows have changed since the last look."""
         log_of = self._cluster.load_log
-        if not any(name in self._cluster.pools.ordered for name in self._classes):
+        if not any(name in self._cluster.pools.ordered for name in self.classes):
             self._position = log_of.head
             return
         rows = log_of.since(self._position) if self._position >= 0 else None
@@ -114,13 +115,13 @@ class UsageMaps:
         return bool(self._free[row] & ~before)
 
     def _free_on(self, row: int) -> int:
-        tables = (self._cluster.pools.ordered.get(name) for name in self._classes)
+        tables = (self._cluster.pools.ordered.get(name) for name in self.classes)
         return sum(table.free[row] for table in tables if table is not None)
 
     def maps(self, row: int, node: Node) -> dict[str, str]:
         """As they should stand on the node; empty where it has no such devices."""
         for pool in node.pools:
-            if pool.device_class not in self._classes or pool.layout is None:
+            if pool.device_class not in self.classes or pool.layout is None or pool.unknown:
                 continue
             table, cores = self._cluster.pools.ordered[pool.device_class], pool.layout.cores
             used: set[int] = set()

@@ -145,7 +145,7 @@ class Service:
         )
         self.loop = Loop(parts, leads=not self.elects)
         self.chores: list[Callable[[], Awaitable[None]]] = []
-        if not options.dry_run:
+        if maps.classes and not options.dry_run:
             self.chores.append(lambda: maps.run(lambda: self.loop.leads and self.loop.is_ready))
         if config.check_live_every:
             self.chores.append(self.live.run)

@@ -26,7 +26,7 @@ from bayplan.core.model.devices import Held, HeldDevice
 from bayplan.core.model.nodes import Layout, Pool
 from bayplan.core.model.pods import DeviceAsk
 
-MANY = 2_000  # windows that are tried for all containers of a pod on one node
+MANY = 500  # windows that are tried for all containers of a pod on one node
 UNSUPPORTED, SHORT = -2, -1  # in place of a score
 FULL = 1000
 _KEPT = 1 << 16

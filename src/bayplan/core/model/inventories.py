@@ -89,31 +89,53 @@ def _of_type(
 ) -> Devices | Unknown | None:
     """All devices that such a machine has. A kubelet counts those that work but does not name them;
     where some do not, an operator must say which."""
-    devices, cores = (
-        max((allocatable.get(r.name, 0) for r in each.resources if r.kind == kind), default=0)
-        for kind in ("whole", "core")
-    )
+    devices, cores = (_counted(each, kind, allocatable) for kind in ("whole", "core"))
     if not devices and not cores:
         return None
+    if devices == 0 or cores == 0:  # a device plugin that starts tells one after the other
+        return Unknown(f"{devices} devices and {cores} cores, which do not go together")
     known = each.by_type.get(machine)
-    if known is None:  # as many as there are, one after the other
-        known = Instance(machine, devices or cores, max(cores // devices, 1) if devices else 1)
-    named = sum(str(i) in cordoned for i in range(known.devices))
-    per_device = _cores_of_each(known, devices or known.devices - named, cores)
-    working = devices or cores // per_device
-    if known.devices - named > working:
+    size = known.devices if known is not None else devices or cores or 0
+    if size > MOST_DEVICES:
+        return Unknown(f"{size} devices, more than {MOST_DEVICES}")
+    named = sum(str(i) in cordoned for i in range(size))
+    working = devices or 0
+    per_device = _cores_of_each(known, devices, cores)
+    if devices is None and known is not None:
+        per_device = _cores_of_each(known, size - named, cores) or known.cores
+        working = (cores or 0) // per_device
+    if devices is None and known is None:
+        per_device, working = 1, cores or 0
+    if not per_device:
+        return Unknown(f"{devices} devices and {cores} cores, which do not go together")
+    if size - named > working:
         return Unknown(
-            f"{working} of its {known.devices} devices work, and nobody says which; "
+            f"{working} of its {size} devices work, and nobody says which; "
             f"name the others in {CORDON}"
         )
-    numbers = range(max(known.devices, working))
+    numbers = range(max(size, working))
     if len(numbers) * per_device > MOST_DEVICES:
         return Unknown(f"{len(numbers)} devices with {per_device} cores, more than {MOST_DEVICES}")
     some = tuple(Device(str(i), i, cores=per_device) for i in numbers)
+    if known is None:
+        return Devices(some)
     return Devices(some, shape=known.shape, row=known.row)
 
 
-def _cores_of_each(known: Instance, devices: int, cores: int) -> int:
-    """As the node counts them: two cores can be joined to a logical one, or not."""
-    found = cores // devices if devices and cores % devices == 0 else 0
-    return found if found in (known.cores, 2 * known.cores) else known.cores
+def _counted(each: DeviceClass, kind: str, allocatable: Mapping[str, int]) -> int | None:
+    """How many the kubelet counts; None where it does not."""
+    found = [
+        allocatable[r.name] for r in each.resources if r.kind == kind and r.name in allocatable
+    ]
+    return max(found, default=None)
+
+
+def _cores_of_each(known: Instance | None, devices: int | None, cores: int | None) -> int:
+    """As the node counts them: two cores can be joined to a logical one, or not. 0 where the
+    numbers do not go together."""
+    if cores is None or not devices:
+        return known.cores if known is not None else 1
+    found, rest = divmod(cores, devices)
+    if rest or (known is not None and found not in (known.cores, 2 * known.cores)):
+        return 0
+    return found

@@ -57,8 +57,13 @@ class Ordered:
         self.free[row] = self.usable[row]
 
     def take(self, row: int, part: Part, sign: int) -> None:
+        """A number that the node does not have says that nobody knows what is held."""
         holders, free, usable = self.holders[row], self.free[row], self.usable[row]
-        for at in self.positions[row].get(part.id, ()):
+        columns = self.positions[row].get(part.id)
+        if columns is None:
+            self.unknown[row] += sign * (part.id[:1] in ("#", CORE))
+            return
+        for at in columns:
             count = holders[at] = holders[at] + sign * part.holders
             free = free & ~(1 << at) if count else free | usable & 1 << at
         self.free[row] = free
