@@ -231,3 +231,55 @@ def test_any_text_is_as_much_as_was_asked_for_or_unknown(
     by_core = [part for part in found.parts if part.id[0] == "@"]
     assert (len(found.parts) - len(by_core), len(by_core)) == (devices, cores)
     assert all(part.id[1:].isdecimal() for part in found.parts)
+
+
+def test_numbers_that_the_node_does_not_have_hold_something_that_nobody_knows() -> None:
+    for noted, asked in (
+        ({"AWS_NEURON_IDS": "900,901"}, {DEVICE: 2}),
+        ({"NEURON_CORES": "11,12"}, {CORE: 2}),
+    ):
+        made = migrated(pod(noted, {"main": asked}))
+        assert made.engine.cluster.pools.ordered["neuron"].unknown[0] > 0
+        made.submit("new", devices=asks(neurons=1))
+        assert "devices that are not known" in made.waiting()["new"]
+        made.engine.handle(PodGone("old"), made.now)
+        assert made.engine.cluster.pools.ordered["neuron"].unknown[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("type", "amounts", "cores"),
+    [
+        ("trn2.48xlarge", {DEVICE: 16, CORE: 64}, 4),
+        ("trn2.48xlarge", {DEVICE: 16, CORE: 128}, 8),
+        ("trn2.48xlarge", {DEVICE: 16}, 4),
+        ("trn2.48xlarge", {CORE: 128}, 8),
+        ("trn2.48xlarge", {DEVICE: 16, CORE: 120}, None),
+        ("trn2.48xlarge", {DEVICE: 16, CORE: 0}, None),
+        ("trn2.48xlarge", {DEVICE: 0, CORE: 64}, None),
+        ("trn1.32xlarge", {DEVICE: 16, CORE: 30}, None),
+        ("trn1.32xlarge", {DEVICE: 15, CORE: 30}, None),
+        ("trn9.48xlarge", {DEVICE: 8, CORE: 32}, 4),
+        ("trn9.48xlarge", {DEVICE: 0, CORE: 32}, None),
+        ("trn9.48xlarge", {DEVICE: 10**12}, None),
+        ("trn9.48xlarge", {CORE: 10**12}, None),
+    ],
+)
+def test_devices_and_cores_must_go_together(
+    type: str, amounts: dict[str, int], cores: int | None
+) -> None:
+    """Else nothing is given: a device plugin may be about to start, or something is broken."""
+    labels = {"node.kubernetes.io/instance-type": type}
+    room = {name: str(amount) for name, amount in amounts.items()}
+    made = {"metadata": {"name": "n1", "labels": labels}, "status": {"allocatable": room}}
+    (pool,) = Reader().node(made).pools
+
+    if cores is None:
+        assert pool.unknown
+        assert pool.devices == ()
+    else:
+        assert {device.cores for device in pool.devices} == {cores}
+
+
+def test_a_plugin_that_is_away_leaves_no_pool() -> None:
+    room = {DEVICE: "0", CORE: "0"}
+    assert Reader().node({"metadata": {"name": "n1"}, "status": {"allocatable": room}}).pools == ()

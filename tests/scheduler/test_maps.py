@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import events as on
@@ -14,12 +15,14 @@ from bayplan.core.model.devices import Device
 from bayplan.core.model.dialects import NEURON_CORE_MAP, NEURON_DEVICE_MAP
 from bayplan.core.model.nodes import Layout, Node, Pool
 from bayplan.core.model.pods import Holding, Part
-from bayplan.core.model.vendors import Vendors
+from bayplan.core.model.vendors import NEURON, Vendors
 from bayplan.kube.client import NODES, Client
 from bayplan.kube.transport import Response, TransportError
 from bayplan.local.virtual import VirtualClock, run
+from bayplan.scheduler.config import Configuration
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.maps import EVERY_S, FORBIDDEN_S, LOOK_S, UsageMaps
+from bayplan.scheduler.service import Options, Service
 from bayplan.testing import world as core
 from tests.extender.decisions import World, node, play, pod
 from tests.scheduler.scripted import Scripted, Sent, ok, refused
@@ -333,3 +336,16 @@ def test_the_extender_writes_them_and_believes_the_pods_alone() -> None:
 
     falsified = {NEURON_DEVICE_MAP: ",".join(["true"] * 6), "theirs": "1"}
     play(story, node("n", notes=falsified))
+
+
+def test_where_no_class_has_maps_nobody_looks_after_them() -> None:
+    """A chore that ends would end the program."""
+
+    async def story() -> int:
+        client = Client(Scripted(), VirtualClock(), random.Random(0))
+        plain = Configuration(devices=(replace(NEURON, dialects=()),))
+        return len(Service(Configuration(), Options(), client).chores) - len(
+            Service(plain, Options(), client).chores
+        )
+
+    assert run(story()) == 1
