@@ -141,6 +141,10 @@ class ContiguousLaws(RuleBasedStateMachine):
             return frozenset()  # nobody knows
         machine = machine_of(pool.layout)
         taken = {part.id for p in pods if p.held is not None for part in p.held.parts}
+        every = joined([machine.device(each.index) for each in pool.devices])
+        numbers = {n for i, c in every for n in (f"#{i}", f"@{i * machine.cores + c}")}
+        if any(id[0] in "#@" and id not in numbers for id in taken):
+            return frozenset()  # a number that the node has not
         found = [machine.device(each.index) for each in pool.devices if each.healthy]
         names = {(i, c): (str(i), f"#{i}", f"@{i * machine.cores + c}") for i, c in joined(found)}
         return frozenset(cell for cell in names if taken.isdisjoint(names[cell]))
