@@ -5,16 +5,15 @@ case is an unknown one. Null stands for "not there". Pods and nodes stay raw: `k
 them. Whatever is wrong is one `BadRequest` that names the field.
 """
 
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
 
+from bayplan.kube.read import located
 from bayplan.kube.wire import Int64
 
-_AT = re.compile(r"(?s)(.*) - at `\$\.?(.*)`")
 _NOTHING = (b"", b"null")
 
 T = TypeVar("T")
@@ -244,7 +243,6 @@ def _read(decoder: "msgspec.json.Decoder[T]", source: bytes | Raw, where: str) -
     try:
         return decoder.decode(source)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        found: Any = _AT.fullmatch(str(error))
-        why, inner = (found[1], found[2]) if found else (str(error), "")
+        why, inner = located(error)
         at = ".".join(part for part in (where, inner) if part) or "the request"
         raise BadRequest(f"{at}: {why}") from None

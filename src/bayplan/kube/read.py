@@ -225,9 +225,14 @@ def decode(source: Source, kind: type[W], what: str) -> W:
     try:
         return msgspec.json.decode(json_of(source), type=kind)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
-        found = _AT.fullmatch(str(error))
-        why, field = (found[1], found[2]) if found else (str(error), "")
+        why, field = located(error)
         raise Unreadable(_guess(source, what), field, why or type(error).__name__) from None
+
+
+def located(error: Exception) -> tuple[str, str]:
+    """What a decoder found wrong, and in which field, if it says so."""
+    found = _AT.fullmatch(str(error))
+    return (found[1], found[2]) if found else (str(error), "")
 
 
 def json_of(source: Source) -> bytes | msgspec.Raw:

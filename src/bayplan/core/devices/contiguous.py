@@ -205,13 +205,13 @@ def choose(layout: Layout, free: Mask, asks: Asks) -> Choice | None:
     """The best windows for all requests, or None."""
     if len(asks) == 1:
         (ask,) = asks
-        found = _best(layout, ask, free, free)
+        found = _best(layout, ask, free)
         return None if found is None else Choice((found,))
     return _Search(layout, free, asks).found()
 
 
-def _best(layout: Layout, ask: DeviceAsk, usable: Mask, free: Mask) -> Mask | None:
-    fitting = [w for w in windows(layout, ask.kind, ask.amount) if w & usable == w]
+def _best(layout: Layout, ask: DeviceAsk, free: Mask) -> Mask | None:
+    fitting = [w for w in windows(layout, ask.kind, ask.amount) if w & free == w]
     if len(fitting) <= 1:
         return fitting[0] if fitting else None
     return min(fitting, key=lambda w: cost(layout, ask.kind, w, free))
