@@ -99,13 +99,7 @@ def _of_type(
     if size > MOST_DEVICES:
         return Unknown(f"{size} devices, more than {MOST_DEVICES}")
     named = sum(str(i) in cordoned for i in range(size))
-    working = devices or 0
-    per_device = _cores_of_each(known, devices, cores)
-    if devices is None and known is not None:
-        per_device = _cores_of_each(known, size - named, cores) or known.cores
-        working = (cores or 0) // per_device
-    if devices is None and known is None:
-        per_device, working = 1, cores or 0
+    working, per_device = _working(known, devices, cores, size - named)
     if not per_device:
         return Unknown(f"{devices} devices and {cores} cores, which do not go together")
     if size - named > working:
@@ -130,12 +124,16 @@ def _counted(each: DeviceClass, kind: str, allocatable: Mapping[str, int]) -> in
     return max(found, default=None)
 
 
-def _cores_of_each(known: Instance | None, devices: int | None, cores: int | None) -> int:
-    """As the node counts them: two cores can be joined to a logical one, or not. 0 where the
-    numbers do not go together."""
-    if cores is None or not devices:
-        return known.cores if known is not None else 1
-    found, rest = divmod(cores, devices)
-    if rest or (known is not None and found not in (known.cores, 2 * known.cores)):
-        return 0
-    return found
+def _working(
+    known: Instance | None, devices: int | None, cores: int | None, most: int
+) -> tuple[int, int]:
+    """How many devices work, and how many cores each has, as the node counts them: two cores can
+    be joined to a logical one, or not. No cores where the numbers do not go together."""
+    sizes = (1,) if known is None else (known.cores, 2 * known.cores)
+    if devices is None:
+        each = next((size for size in sizes if cores == most * size), sizes[0])
+        return (cores or 0) // each, each
+    if cores is None:
+        return devices, sizes[0]
+    each, rest = divmod(cores, devices)
+    return devices, 0 if rest or (known is not None and each not in sizes) else each
