@@ -10,9 +10,13 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from bayplan.core.engine import doubts, explain, placing
+from bayplan.core.engine import doubts
+from bayplan.core.engine.deciding import Deciding
+from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.offers import Offers
 from bayplan.core.engine.picking import Picking
+from bayplan.core.engine.preempting import Rooms
+from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
@@ -20,7 +24,6 @@ from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Changed, EventKind, Refusal
-from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.terms import Namespaces
 from bayplan.core.state.waiting import Rests, Waiter, Waiting
@@ -52,6 +55,19 @@ class Engine:
         self.verdicts = {name: Verdicts(self.cluster, p) for name, p in self.profiles.items()}
         self.offers = Offers(self.verdicts[chosen[0].name])
         self.picking = picking or Picking()
+        self.nominations = Nominations(self.cluster)
+        self.preemption = {name: Preemption(each) for name, each in self.verdicts.items()}
+        self._deciding = Deciding(
+            Rooms(
+                self.cluster,
+                self.waiting,
+                self.verdicts,
+                self.preemption,
+                self.nominations,
+                self.picking,
+                self,
+            )
+        )
         self.max_in_flight = max_in_flight
         self.plugin_errors = 0
         self._reports: list[do.Effect] = []  # told at the end of a Tick
@@ -68,6 +84,8 @@ class Engine:
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
+            case on.VictimSpared(uid, why):
+                return self._spared(uid, why, now)
             case on.PodUnreadable(uid, node):
                 effects = self._gone(uid, now)
                 self._close(uid, node)
@@ -91,6 +109,10 @@ class Engine:
                 if node in self.cluster.rows:
                     for resource in resources:
                         self.cluster.distrusted.refused(node, resource, now)
+            case on.BudgetSeen(budget):
+                self.cluster.budgets.set(budget.key, budget)
+            case on.BudgetGone(key):
+                self.cluster.budgets.set(key, None)
             case on.DeviceClassSeen(name, resource):
                 self._see_device_class(name, resource, now)
             case on.DeviceClassGone(name):
@@ -130,18 +152,20 @@ class Engine:
         known = self.waiting.pods.get(pod.uid)
         if pod.node:
             self.offers.forget(pod.uid)
-            self._forget_unplaced(pod.uid)
+            self._forget_unplaced(pod.uid, now)
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
             return list(doubts.of_pod(self.cluster, pod))
         if not self._is_ours(pod):
-            self._forget_unplaced(pod.uid)
+            self._forget_unplaced(pod.uid, now)
             return []
         if known is None:
             return self._queue(Waiter(pod, (), self.waiting.ticket()), now)
         if same_to_us(known[0].pod, pod):
+            known[0].pod = pod
             return []
-        waiter = self._drop_waiter(pod.uid)  # it keeps its place and its back-off
+        self._unkeep(pod.uid, now)
+        waiter = self.dequeue(pod.uid)  # it keeps its place in the queue and its back-off
         waiter.pod = pod
         return self._queue(waiter, now)
 
@@ -177,7 +201,7 @@ class Engine:
         self._confirm(uid)
         moved = pod.node != node.name
         if not moved and same_to_us(replace(old, node=pod.node), pod):
-            resident.pod = pod
+            self.cluster.note_pod(resident, pod)
             return []
         self.cluster.remove(uid)
         self.cluster.place(pod, pod.node)
@@ -198,8 +222,9 @@ class Engine:
         if uid in self.cluster.pods:
             self.cluster.remove(uid)
             self.waiting.wake((EventKind.POD_GONE,), now)
+            self._rouse(self.nominations.gone(uid), now)
         else:
-            self._forget_unplaced(uid)
+            self._forget_unplaced(uid, now)
             if self.cluster.orphan(uid) is not None:
                 self.cluster.remove(uid)
         return []
@@ -223,9 +248,12 @@ class Engine:
         if pod.terms is not None:
             waiter.own = self.cluster.acquire_terms(pod.terms)
         refusal = self.waiting.add(waiter, self._key(waiter), now)
+        if pod.gang is not None and not waiter.attempts:  # perhaps the last that was missing
+            self.waiting.rouse(pod.uid, now)
+            return []
         return [] if refusal is None else [do.Refuse(pod, refusal)]
 
-    def _drop_waiter(self, uid: str) -> Waiter:
+    def dequeue(self, uid: str) -> Waiter:
         waiter = self.waiting.remove(uid)
         try:
             self.order.left(waiter.pod)
@@ -238,10 +266,16 @@ class Engine:
             waiter.own = None
         return waiter
 
-    def _forget_unplaced(self, uid: str) -> None:
+    def requeue(self, waiter: Waiter, now: float) -> None:
+        """The pod waits elsewhere in the queue, since something about it has changed."""
+        self.waiting.remove(waiter.pod.uid)
+        self.waiting.add(waiter, self._key(waiter), now)
+
+    def _forget_unplaced(self, uid: str, now: float) -> None:
+        self._unkeep(uid, now)
         self.held.pop(uid, None)
         if uid in self.waiting.pods:
-            self._drop_waiter(uid)
+            self.dequeue(uid)
 
     # ---- outcomes of binds
 
@@ -259,13 +293,38 @@ class Engine:
         waiter = self._confirm(uid)
         if waiter is None:
             return []
+        placed = self.cluster.pods.get(uid)
         self.cluster.remove(uid)
-        self.waiting.wake((EventKind.POD_GONE,), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile
+            self.waiting.wake((EventKind.POD_GONE,), now)
             return []
         waiter.arrival = self.waiting.ticket()
         self.waiting.back_off(waiter, now)
+        if placed is not None and placed.pod.gang is not None:  # the others are there already
+            self.nominations.keep(placed.pod, placed.row, placed.pod.gang.key)
+        else:
+            self.waiting.wake((EventKind.POD_GONE,), now)
         return self._queue(waiter, now)
+
+    # ---- places that are kept
+
+    def _unkeep(self, uid: str, now: float) -> None:
+        """Nothing is kept for the pod any more."""
+        if self.nominations.forget(uid):
+            self.waiting.wake((EventKind.POD_GONE,), now)
+
+    def _rouse(self, uids: Iterable[str], now: float) -> None:
+        for uid in uids:
+            if uid in self.waiting.pods:
+                self.waiting.rouse(uid, now)
+
+    def _spared(self, uid: str, why: str, now: float) -> list[do.Effect]:
+        """A victim stays: whoever it was to go for looks elsewhere."""
+        pods = [each for each in self.nominations.given_up(uid) if each in self.waiting.pods]
+        self.waiting.wake((EventKind.POD_GONE,), now)
+        for each in pods:
+            self.requeue(self.waiting.pods[each][0], now)
+        return [do.Report(f"a pod could not be deleted for another: {why}")] if pods else []
 
     # ---- nodes
 
@@ -400,7 +459,7 @@ class Engine:
                     continue
             try:
                 self.order.started(waiter.pod, waiter.sort)
-                effects += self._decide(waiter, now)
+                effects += self._deciding.decide(waiter, now)
             except Exception as error:
                 self.waiting.rest(waiter, now)
                 effects.append(self._park(waiter.pod, error))
@@ -417,33 +476,15 @@ class Engine:
         """The group that the pod belongs to now."""
         terms = self.cluster.terms
         waiter.concerning, waiter.generation = terms.concerning(waiter.pod), terms.generation
-        key = group_key(waiter, terms.namespaces)
-        if self.verdicts[waiter.pod.scheduler].by_terms_alone:
-            return key
-        return (key, waiter.pod.namespace, tuple(sorted(waiter.pod.labels.items())))
-
-    def _decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         pod = waiter.pod
-        profile, verdicts = self.profiles[pod.scheduler], self.verdicts[pod.scheduler]
-        ask = Ask(pod, self.cluster.demand(pod.row), waiter.own, waiter.concerning)
-        row, verdict, rows = verdicts.best(ask)
-        if row < 0:
-            refusal = explain.refusal(verdicts, ask, self.cluster.version)
-            news = self.waiting.refuse(waiter, refusal, now)
-            return [do.Refuse(member.pod, refusal) for member in news]
-        picked = None
-        if profile.picker is not None:
-            pick = self.picking.pick(profile.picker, verdicts, ask, (verdict, rows))
-            row, picked = pick.row, pick.index
-        placement = placing.placement(self.cluster, profile, ask, row)
-        why = placing.reserve(self.cluster, profile, ask, placement)
-        if why is not None:
-            self.waiting.rest(waiter, now)
-            refusal = Refusal(why, {}, frozenset(EventKind), self.cluster.version)
-            return [do.Refuse(pod, refusal)]
-        self.assume(self._drop_waiter(pod.uid))
-        self.waiting.wake((EventKind.POD_PLACED,), now)
-        return [do.Bind(placement, picked)]
+        if pod.gang is not None:
+            return ("gang", pod.scheduler, pod.gang.key)
+        if pod.uid in self.nominations.owners:
+            return ("nominated", pod.uid)
+        key = group_key(waiter, terms.namespaces)
+        if self.verdicts[pod.scheduler].by_terms_alone:
+            return key
+        return (key, pod.namespace, tuple(sorted(pod.labels.items())))
 
 
 def check_together(profiles: Sequence[Profile]) -> None:
@@ -462,10 +503,18 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     pod, own = waiter.pod, waiter.own
     concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
     if own is None:
-        return (pod.row, pod.scheduler, pod.priority, concerning)
+        return (pod.row, pod.scheduler, pod.priority, pod.preempts, concerning)
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
     itself += [term.counts(pod, namespaces) for _, term in own.affinity]
-    return (pod.row, pod.scheduler, pod.priority, concerning, own.terms, tuple(itself))
+    return (
+        pod.row,
+        pod.scheduler,
+        pod.priority,
+        pod.preempts,
+        concerning,
+        own.terms,
+        tuple(itself),
+    )
 
 
 def same_to_us(old: Pod, new: Pod) -> bool:
@@ -480,4 +529,6 @@ def same_to_us(old: Pod, new: Pod) -> bool:
         and old.scheduler == new.scheduler
         and old.node == new.node
         and old.held == new.held
+        and old.gang == new.gang
+        and old.preempts == new.preempts
     )

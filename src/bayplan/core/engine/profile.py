@@ -82,7 +82,9 @@ class Profile:
         ]
         self.reserve: list[Reserve] = those("reserve")
         self.permit: list[Permit] = those("permit")
-        self.preempt: list[Preempt] = those("preempt")
+        if len(those("preempt")) > 1:
+            raise ProfileError(f"{self._path}.plugins.preempt: enable at most one plugin")
+        self.preempt: Preempt | None = next(iter(those("preempt")), None)
         self.bind: list[Bind] = those("bind")
         self.filters: list[tuple[int, Filter]] = []
         self.rejects: list[tuple[int, Reject]] = []

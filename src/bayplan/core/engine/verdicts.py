@@ -161,7 +161,7 @@ class Verdicts:
         """The verdicts on all rows, from what is kept. Not to be written to."""
         kept = self.kept(ask)
         verdict = kept.verdict[: self.cluster.height]
-        if not self._is_wide(ask):
+        if not self.is_wide(ask):
             return verdict
         view, verdict = View(self.cluster), verdict.copy()
         if self._rejection(ask, self._wide_rejects) is not None:
@@ -199,7 +199,7 @@ class Verdicts:
         verdict = self._with_load_scores(ask, view, verdict)
         for relative in relatives:
             verdict += relative.added(relative.most)
-        if self._is_wide(ask):
+        if self.is_wide(ask):
             self._add_wide_scores(ask, view, verdict)
         return verdict
 
@@ -237,7 +237,7 @@ class Verdicts:
             if rejecter.reject(ask, self.cluster) is not None:
                 yield number, np.ones(len(view), dtype=np.int8)
                 return
-        wide = self._is_wide(ask)
+        wide = self.is_wide(ask)
         for number, restrict in self.profile.restricts:
             yield number, restrict.restrict(ask, view)
         for number, plugin in self.profile.filters:
@@ -252,7 +252,7 @@ class Verdicts:
         found = (rejecter.reject(ask, self.cluster) for _, rejecter in rejects)
         return next((reason for reason in found if reason is not None), None)
 
-    def _is_wide(self, ask: Ask) -> bool:
+    def is_wide(self, ask: Ask) -> bool:
         """Whether plugins that look at more than the node have a say."""
         if ask.own is not None or ask.concerning or ask.pod.row.claims:
             return True

@@ -25,6 +25,23 @@ class Refuse(Struct, frozen=True, gc=False):
 
     pod: Pod
     refusal: Refusal
+    nominated: str | None = None  # the node kept for it; empty: none any more; None: as it was
+
+
+class Preempt(Struct, frozen=True, gc=False):
+    """Delete the victims for the pod: the plan was proven, and their room is held for it. A Refuse
+    that nominates the node goes with it."""
+
+    pod: Pod
+    node: str
+    victims: tuple[Pod, ...]  # without those that are being deleted already
+
+
+class Evict(Struct, frozen=True, gc=False):
+    """Ask for the pod's eviction, which a budget may refuse."""
+
+    pod: Pod
+    why: str
 
 
 class Park(Struct, frozen=True, gc=False):
@@ -41,4 +58,4 @@ class Report(Struct, frozen=True, gc=False):
     text: str
 
 
-Effect = Bind | Refuse | Park | Report
+Effect = Bind | Refuse | Preempt | Evict | Park | Report

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from bayplan.core.model.budgets import Budget
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
@@ -103,6 +104,21 @@ class DeviceClassGone(Struct, frozen=True, gc=False):
     name: str
 
 
+class BudgetSeen(Struct, frozen=True, gc=False):
+    budget: Budget
+
+
+class BudgetGone(Struct, frozen=True, gc=False):
+    key: str  # namespace/name
+
+
+class VictimSpared(Struct, frozen=True, gc=False):
+    """A pod that was to be deleted for another will not be: the API refused for good."""
+
+    uid: str
+    why: str
+
+
 class PodExpected(Struct, frozen=True, gc=False):
     """Another scheduler was told where the pod fits; it will most likely choose this node."""
 
@@ -149,6 +165,9 @@ Event = (
     | StorageClassesHidden
     | DeviceClassSeen
     | DeviceClassGone
+    | BudgetSeen
+    | BudgetGone
+    | VictimSpared
     | PodExpected
     | PodNotExpected
     | BindAsked

@@ -121,6 +121,14 @@ class Holding(Struct, frozen=True, gc=False):
     unknown: tuple[str, ...] = ()  # sorted
 
 
+class Gang(Struct, frozen=True, cache_hash=True):
+    """Pods that start together or not at all."""
+
+    key: str  # namespace/name
+    minimum: int  # fewer do not start
+    near: tuple[str, ...] = ()  # label keys: all on nodes that agree in the first, else the next …
+
+
 class Pod(Struct, frozen=True, gc=False):
     """A pod. `node` is empty until it is bound."""
 
@@ -140,7 +148,15 @@ class Pod(Struct, frozen=True, gc=False):
     preempts: bool = True  # preemptionPolicy is not Never
     nominated: str = ""
     held: Holding | None = None  # devices; None: it asks for none, or nobody has said which
+    gang: Gang | None = None
+    checkpoint_s: float = 0.0  # when it last saved its work; 0: never, as far as is known
+    controlled: bool = False  # somebody would make it anew
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def saved_s(self) -> float:
+        """From when on its work is lost if it is removed."""
+        return max(self.started_s or self.created_s, self.checkpoint_s)

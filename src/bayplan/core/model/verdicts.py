@@ -54,3 +54,9 @@ class Refusal(Struct, frozen=True):
     tallies: dict[str, Tally]  # by the reason's text
     helped_by: frozenset[Help]
     version: int
+    more: str = ""  # of the gang, of preemption
+
+    @property
+    def sentence(self) -> str:
+        """All of it, as kube-scheduler says it."""
+        return f"{self.message} {self.more}" if self.more else self.message

@@ -15,7 +15,7 @@ from bayplan.core.model.devices import Held
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.model.verdicts import Reason
-from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.arrays import Codes, Ints, Mask, Times
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.demand import Demand
 from bayplan.core.state.terms import OwnTerms, Term
@@ -185,12 +185,26 @@ class Permit(Protocol):
     def permit(self, placement: Placement, now: float) -> str | None: ...
 
 
+class Plans(Struct, frozen=True):
+    """Nodes where removing pods would help, one entry each, with what that would do."""
+
+    violations: Ints  # victims whose removal breaks a budget
+    highest: Ints  # priority of the most important victim
+    total: Ints  # sum of the priorities, each counted from the lowest that there can be
+    count: Ints  # victims
+    start: Times  # when the first of the victims with the highest priority started
+    lost_s: Times  # work that is lost: since the start or the last checkpoint, all victims together
+
+
 class Preempt(Protocol):
-    """PostFilter: which pods to remove so that it fits. Declared and checked; not called yet."""
+    """PostFilter: what to minimise when pods are removed for another, the first column first.
+
+    At most one. Without it nobody is removed.
+    """
 
     name: str
 
-    def victims(self, ask: Ask, cluster: Cluster) -> Sequence[str] | None: ...
+    def order(self, plans: Plans) -> Sequence[Ints | Times]: ...
 
 
 class Bind(Protocol):
@@ -220,6 +234,6 @@ HOOKS: dict[str, str] = {  # extension point: the method that a plugin must have
     "choose": "choose",
     "reserve": "reserve",
     "permit": "permit",
-    "preempt": "victims",
+    "preempt": "order",
     "bind": "bind",
 }

@@ -12,6 +12,7 @@ from bayplan.core.plugins.node_name import NodeName, NodeReadable, NodeUnschedul
 from bayplan.core.plugins.order import NamespaceShare, PrioritySort
 from bayplan.core.plugins.pod_affinity import InterPodAffinity
 from bayplan.core.plugins.ports import NodePorts
+from bayplan.core.plugins.preemption import DefaultPreemption
 from bayplan.core.plugins.resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from bayplan.core.plugins.spread import PodTopologySpread
 from bayplan.core.plugins.taints import TaintToleration
@@ -44,6 +45,7 @@ BUILT_IN: dict[str, type] = {
         NodeResourcesBalancedAllocation,
         ImageLocality,
         GpuBestFit,
+        DefaultPreemption,
     )
 }
 
@@ -79,6 +81,7 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("Devices", 10),  # says nothing of pods that ask for none
     ),
     "choose": (("Devices", 0),),
+    "preempt": (("DefaultPreemption", 0),),
 }
 
 

@@ -109,6 +109,11 @@ class NodeResourcesFit:
             return np.ones(len(view), dtype=np.int8)
         return cast(Codes, np.logical_or.reduce(short))
 
+    def needed(self, ask: Ask) -> Ints:
+        """What must be free, per resource; NOT_ASKED where anything will do."""
+        needed: Ints = self._needs(ask).need[:, 0]
+        return needed
+
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         return self._reasons(ask).reasons
 

@@ -13,6 +13,8 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.signedinteger[Any]]  # per row a bit set over a plugin's reasons; 0 passes
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
+Times = NDArray[np.float64]  # seconds
+Bits = NDArray[np.uint64]
 
 T = TypeVar("T", bound=Hashable)
 

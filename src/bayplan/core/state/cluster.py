@@ -29,6 +29,8 @@ from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import HostPort, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
 from bayplan.core.state.arrays import Interner, Ints, Mask, RowLog, grown
+from bayplan.core.state.budgets import Budgets
+from bayplan.core.state.census import Census
 from bayplan.core.state.demand import (
     CPU,
     MEMORY,
@@ -68,6 +70,7 @@ class Cluster:
     NOT_STATE = (
         "static_log",
         "load_log",
+        "start_log",
         "image_versions",
         "_image_changes",
         "_demands",
@@ -102,15 +105,18 @@ class Cluster:
         self.orphan_nodes: dict[str, str] = {}  # by uid
         self.closed: dict[str, set[str]] = {}  # node name: uids of unreadable pods
         self.index = PodIndex()
+        self.census = Census()
         self.terms = TermTable()
         self.pools = Pools(rows)
         self.storage = Storage(self._done)
+        self.budgets = Budgets(self._done)
         self.holds = Holds(self._done, self._hold)
         self.distrusted = Distrusted(self._done, self._touch)
         self._demands: dict[RowKey, Demand] = {}
         self.device_classes = DeviceClasses(self._done, self._demands.clear)
         self.static_log = RowLog()
         self.load_log = RowLog()
+        self.start_log = RowLog()  # rows where a pod's start or checkpoint changed
         self.version = 0
         self.image_versions: dict[str, int] = {}  # by name; new when its holders change
         self._image_changes = 0
@@ -176,6 +182,12 @@ class Cluster:
         self.nodes[row] = replace(node, maps=maps)
         self.load_log.append(row)
         self._done(self.note_maps, row, node.maps)
+
+    def note_pod(self, resident: Resident, pod: Pod) -> None:
+        """The pod as it is now; nothing that is counted has changed, but perhaps its start."""
+        old, resident.pod = resident.pod, pod
+        if old.started_s != pod.started_s or old.checkpoint_s != pod.checkpoint_s:
+            self.start_log.append(resident.row)
 
     def remove_node(self, name: str) -> None:
         """The node is gone; pods bound to it are kept until they go too."""
@@ -262,6 +274,20 @@ class Cluster:
             if outermost:
                 self._undo = None
 
+    @contextmanager
+    def visited(self) -> Iterator[None]:
+        """What is derived on demand inside is forgotten at the end, unless it was there before."""
+        columns, keys, demands = set(self.labels.columns), set(self.index.keys), len(self._demands)
+        try:
+            yield
+        finally:
+            for key in [key for key in self.labels.columns if key not in columns]:
+                self._drop_column(key)
+            for key in [key for key in self.index.keys if key not in keys]:
+                del self.index.keys[key]
+            while len(self._demands) > demands:
+                self._demands.popitem()  # the newest
+
     def undo_to(self, mark: Mark) -> None:
         undo = self._undo
         assert undo is not None
@@ -297,6 +323,7 @@ class Cluster:
         resident = Resident(pod, row, self.terms.counting(pod), own)
         self.pods[pod.uid] = resident
         self.residents[row][pod.uid] = resident
+        self.census.count(pod, 1)
         if resident.matched:
             self._count(resident, 1)
         if own is not None:
@@ -318,6 +345,7 @@ class Cluster:
         free = self.free[row]
         np.add(free, self.demand(pod.row).take, out=free)
         del self.residents[row][uid]
+        self.census.count(pod, -1)
         if resident.matched:
             self._count(resident, -1)
         if self.index.keys:
@@ -484,8 +512,11 @@ class Cluster:
     def _drop_columns(self) -> None:
         """Selectors have named more label keys than are worth keeping: those in use come again."""
         for key in list(self.labels.columns):
-            del self.labels.columns[key]
-            self.terms.recoded(key)
+            self._drop_column(key)
+
+    def _drop_column(self, key: str) -> None:
+        del self.labels.columns[key]
+        self.terms.recoded(key)
 
     def _compact(self) -> None:
         """Forgets label values and taints of nodes that are long gone."""

@@ -19,6 +19,7 @@ from msgspec.structs import astuple
 from bayplan.core.model.holdings import unsaid
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
+from bayplan.core.state.census import Census
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.demand import CPU, MEMORY, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.deviceclasses import IMPLICIT
@@ -199,6 +200,11 @@ def _pods(cluster: Cluster) -> Iterator[str]:
                 ips[port.ip] = ips.get(port.ip, 0) + 1
     if placed != cluster.pods:
         yield "pods by uid are not the pods on the rows"
+    census = Census()
+    for resident in placed.values():
+        census.count(resident.pod, 1)
+    if vars(census) != vars(cluster.census):
+        yield "priorities or gangs are not those of the placed pods"
     if ports != cluster.ports:
         yield "host ports are not those of the placed pods"
     for key, values in cluster.index.keys.items():

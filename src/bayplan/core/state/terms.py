@@ -259,10 +259,12 @@ class OwnTerms:
             yield self.all_affinity
 
     def forget_sums(self) -> None:
-        for kept in self.sums.values():
-            for sums in kept:
-                sums.term.eligible.remove(sums)
-        self.sums.clear()
+        for key in list(self.sums):
+            self.forget_sums_of(key)
+
+    def forget_sums_of(self, key: object) -> None:
+        for sums in self.sums.pop(key):
+            sums.term.eligible.remove(sums)
 
     def own(self, row: int, sign: int) -> bool:
         """Counts an owner; True when a term got its first owner or lost its last."""

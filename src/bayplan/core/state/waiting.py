@@ -55,6 +55,7 @@ class Group:
         self.announced: SortKey | None = None  # its entry in the queue of groups
         self.sleeps_until = 0.0
         self.has_alarm = False  # a timer that will end the sleep
+        self.since = -1.0  # of a gang: from when on members were missing, or some were placed alone
 
     def tidy(self) -> None:
         """Forgets entries of pods that are gone, when they are most of it."""
@@ -150,13 +151,32 @@ class Waiting:
         """The pod was refused, and its equals with it. Gives those whose reasons are new."""
         _, group = self.pods[waiter.pod.uid]
         self._rest(waiter, group, now)
-        self.asleep += group.refusal is None
+        self.sleep(group, refusal, now + LONGEST_SLEEP_S)
+        return self._news(group, refusal)
+
+    def refuse_gang(self, group: Group, refusal: Refusal, now: float) -> list[Waiter]:
+        """All pods of the group were refused as one, and rest as one."""
+        group.awake.clear()
+        for waiter in group.members.values():
+            self.back_off(waiter, now)
+            heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
+            self._timer(waiter.rested_at, group, REST)
+        self.sleep(group, refusal, now + LONGEST_SLEEP_S)
+        return self._news(group, refusal)
+
+    def sleep(self, group: Group, refusal: Refusal, until: float) -> None:
+        """Nobody of the group is tried until an event that could help, or until then."""
+        if group.refusal is not None:
+            self._unlist(group)
+        self.asleep += 1
         group.refusal = refusal
-        group.sleeps_until = now + LONGEST_SLEEP_S
+        group.sleeps_until = until
         if not group.has_alarm:
             self._timer(group.sleeps_until, group, ALARM)
         for kind in refusal.helped_by:
             self._by_kind[kind][group.key] = None
+
+    def _news(self, group: Group, refusal: Refusal) -> list[Waiter]:
         reasons = reasons_of(refusal)
         untold = list(group.newcomers if group.told == reasons else group.members)
         group.told, group.newcomers = reasons, {}
@@ -171,6 +191,19 @@ class Waiting:
         _, group = self.pods[waiter.pod.uid]
         self._rest(waiter, group, now)
         self._announce(group)
+
+    def rouse(self, uid: str, now: float) -> None:
+        """What the pod waited for has come: its group is tried at once, whoever of it rests."""
+        _, group = self.pods[uid]
+        for waiter in group.members.values():
+            if waiter.rested_at > now:
+                waiter.rested_at = now
+                heappush(group.resting, (now, waiter.arrival, waiter.pod.uid))
+        if group.refusal is not None:
+            self._wake(group, now)
+        else:
+            self._rested(group, now)
+            self._announce(group)
 
     def wake(self, kinds: Iterable[Help], now: float) -> None:
         """Something happened that could help: groups that waited for it are tried again."""

@@ -1,0 +1,108 @@
+"""Deciding about one pod whose turn it is. Gangs: `gang_deciding`."""
+
+from msgspec.structs import replace
+
+from bayplan.core.engine import explain, placing
+from bayplan.core.engine.gang_deciding import GangDeciding
+from bayplan.core.engine.preempting import Preempting, Rooms, fits
+from bayplan.core.engine.preemption import TERMINATING, Plan
+from bayplan.core.model import effects as do
+from bayplan.core.model.verdicts import EventKind, Refusal
+from bayplan.core.plugins.hooks import Ask
+from bayplan.core.state.waiting import Waiter
+
+
+class Deciding:
+    def __init__(self, rooms: Rooms) -> None:
+        self._cluster, self._waiting = rooms.cluster, rooms.waiting
+        self._verdicts, self._picking = rooms.verdicts, rooms.picking
+        self._nominations, self._queue = rooms.nominations, rooms.queue
+        self._preempting = Preempting(rooms)
+        self._gangs = GangDeciding(rooms, self._preempting)
+
+    def decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
+        if waiter.pod.gang is not None:
+            return self._gangs.decide(waiter, now)
+        if waiter.pod.uid not in self._nominations:
+            return self._alone(waiter, now, -1)[0]
+        with self._cluster.trial() as trial:  # its own place is not in its way
+            home = self._nominations.release(waiter.pod.uid)
+            effects, kept = self._alone(waiter, now, home)
+            if kept:
+                trial.keep()
+        return effects
+
+    # ---- a pod
+
+    def _alone(self, waiter: Waiter, now: float, home: int) -> tuple[list[do.Effect], bool]:
+        """What is decided, and whether the state is another for it."""
+        pod = waiter.pod
+        verdicts = self._verdicts[pod.scheduler]
+        ask = Ask(pod, self._cluster.demand(pod.row), waiter.own, waiter.concerning)
+        if home >= 0 and fits(verdicts, ask, home):
+            return self._take(waiter, ask, home, None, now)
+        row, verdict, rows = verdicts.best(ask)
+        if row < 0:
+            return self._refuse(waiter, ask, home, now)
+        picked = None
+        if verdicts.profile.picker is not None:
+            pick = self._picking.pick(verdicts.profile.picker, verdicts, ask, (verdict, rows))
+            row, picked = pick.row, pick.index
+        return self._take(waiter, ask, row, picked, now)
+
+    def _take(
+        self, waiter: Waiter, ask: Ask, row: int, picked: int | None, now: float
+    ) -> tuple[list[do.Effect], bool]:
+        profile = self._verdicts[ask.pod.scheduler].profile
+        placement = placing.placement(self._cluster, profile, ask, row)
+        why = placing.reserve(self._cluster, profile, ask, placement)
+        if why is not None:
+            self._waiting.rest(waiter, now)
+            refusal = Refusal(why, {}, frozenset(EventKind), self._cluster.version)
+            return [do.Refuse(ask.pod, refusal)], False
+        self._nominations.forget(ask.pod.uid)
+        self._queue.assume(self._queue.dequeue(ask.pod.uid))
+        self._waiting.wake((EventKind.POD_PLACED,), now)
+        return [do.Bind(placement, picked)], True
+
+    def _refuse(
+        self, waiter: Waiter, ask: Ask, home: int, now: float
+    ) -> tuple[list[do.Effect], bool]:
+        """It fits nowhere. Perhaps others go for it; if not, it and its equals wait."""
+        pod = waiter.pod
+        refusal = explain.refusal(self._verdicts[pod.scheduler], ask, self._cluster.version)
+        found = self._preempting.plan(ask, home)
+        if isinstance(found, Plan):
+            row = self._cluster.rows[found.node]
+            effects = self._preempting.displace(pod, row, now)
+            if found.victims:
+                return effects + self._preempt(waiter, ask, found, refusal, now), True
+            return effects + self._take(waiter, ask, row, None, now)[0], True
+        if found is not None:
+            refusal = replace(refusal, more=f"preemption: {found}")
+        had = pod.uid in self._nominations.owners
+        lost = found != TERMINATING and (self._nominations.forget(pod.uid) or bool(pod.nominated))
+        if lost:
+            waiter.pod = replace(pod, nominated="")
+        if had != (pod.uid in self._nominations.owners):
+            self._queue.requeue(waiter, now)
+        news = [member.pod for member in self._waiting.refuse(waiter, refusal, now)]
+        if lost:
+            news = [waiter.pod, *(each for each in news if each is not waiter.pod)]
+        told = [
+            do.Refuse(each, refusal, "" if lost and each is waiter.pod else None) for each in news
+        ]
+        return list(told), lost
+
+    def _preempt(
+        self, waiter: Waiter, ask: Ask, plan: Plan, refusal: Refusal, now: float
+    ) -> list[do.Effect]:
+        pod, row = waiter.pod, self._cluster.rows[plan.node]
+        placed = self._preempting.without(ask, row, plan.victims)
+        assert placed is not None, f"the plan for {pod.key} was proven"
+        self._nominations.keep(placing.holding(placed), row, pod.uid)
+        effects = self._preempting.doom(pod, plan.node, plan.victims, pod.uid)
+        waiter.pod = replace(pod, nominated=plan.node)
+        self._queue.requeue(waiter, now)
+        self._waiting.refuse(waiter, refusal, now)
+        return [do.Refuse(waiter.pod, refusal, plan.node), *effects]

@@ -1,0 +1,259 @@
+"""Deciding about a gang: all its members that wait, on one trial.
+
+Members that are placed already count. Where the rest does not fit, others may go for it: then every
+member keeps the place that it would have, until they are gone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from bayplan.core.engine import gangs, placing
+from bayplan.core.engine.preempting import Preempting, Rooms, fits
+from bayplan.core.engine.preemption import NEVER, TERMINATING
+from bayplan.core.engine.questions import asking
+from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.model import effects as do
+from bayplan.core.model.effects import Placement
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import EventKind, Refusal, Tally
+from bayplan.core.state.removable import importance
+from bayplan.core.state.waiting import Group, Waiter
+
+INCOMPLETE = "members of the gang are missing"
+INCOMPLETE_S = 1.0  # members are told so when others are still missing by then
+TIMEOUT_S = 300.0  # a gang that is placed in part is given up then; kube-scheduler waits as long
+
+
+class Turn(Struct, frozen=True):
+    """A gang whose turn it is."""
+
+    key: str
+    group: Group
+    members: tuple[Waiter, ...]  # those that wait, in order
+    here: int  # members that are placed
+    minimum: int
+    verdicts: Verdicts
+
+    @property
+    def missing(self) -> int:
+        """So many must find a place now."""
+        return max(self.minimum - self.here, 1)
+
+    @property
+    def pods(self) -> list[Pod]:
+        return [member.pod for member in self.members]
+
+
+class Victim(Struct, frozen=True):
+    pod: Pod
+    node: str
+
+
+class GangPlan(Struct, frozen=True):
+    """Where the members would be once the victims are gone."""
+
+    placements: tuple[Placement, ...]
+    victims: tuple[Victim, ...]
+
+
+class GangDeciding:
+    def __init__(self, rooms: Rooms, preempting: Preempting) -> None:
+        self._cluster, self._waiting = rooms.cluster, rooms.waiting
+        self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
+        self._nominations, self._queue = rooms.nominations, rooms.queue
+        self._preempting = preempting
+
+    def decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
+        turn = self._turn(waiter)
+        if len(turn.members) < turn.missing:
+            return self._incomplete(turn, now)
+        with self._cluster.trial() as trial:  # places that are kept for members are theirs
+            homes = self._homes(turn)
+            placed = gangs.place(turn.verdicts, turn.pods, turn.missing, homes, keep=True)
+            if placed.ok:
+                trial.keep()
+        if not placed.ok:
+            return self._refuse(turn, placed, now)
+        effects: list[do.Effect] = []
+        for placement in placed.placements:
+            self._nominations.forget(placement.pod.uid)
+            self._queue.assume(self._queue.dequeue(placement.pod.uid))
+            effects.append(do.Bind(placement))
+        self._waiting.wake((EventKind.POD_PLACED,), now)
+        if turn.group.members and placed.refusal is not None:
+            effects += self._told(turn, placed.refusal, now)
+        return effects
+
+    def _turn(self, waiter: Waiter) -> Turn:
+        pod = waiter.pod
+        assert pod.gang is not None
+        _, group = self._waiting.pods[pod.uid]
+        members = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
+        minimum = max(each.pod.gang.minimum for each in members if each.pod.gang is not None)
+        here = len(self._cluster.census.gangs.get(pod.gang.key, ()))
+        verdicts = self._verdicts[pod.scheduler]
+        return Turn(pod.gang.key, group, tuple(members), here, minimum, verdicts)
+
+    def _homes(self, turn: Turn) -> dict[str, int]:
+        return {
+            pod.uid: self._nominations.release(pod.uid)
+            for pod in turn.pods
+            if pod.uid in self._nominations
+        }
+
+    # ---- refusals
+
+    def _incomplete(self, turn: Turn, now: float) -> list[do.Effect]:
+        """The others are perhaps on their way: nobody is told for a moment."""
+        there = turn.here + len(turn.members)
+        text = f"gang {turn.key} is not complete: {there} of {turn.minimum} members are here"
+        tallies = {INCOMPLETE: Tally(0, ())}
+        refusal = Refusal(text, tallies, frozenset(), self._cluster.version)
+        if turn.group.since < 0:
+            turn.group.since = now
+        if now < turn.group.since + INCOMPLETE_S:
+            self._waiting.sleep(turn.group, refusal, turn.group.since + INCOMPLETE_S)
+            return []
+        return self._told(turn, refusal, now)
+
+    def _told(self, turn: Turn, refusal: Refusal, now: float) -> list[do.Effect]:
+        news = self._waiting.refuse_gang(turn.group, refusal, now)
+        return [do.Refuse(member.pod, refusal) for member in news]
+
+    def _refuse(self, turn: Turn, placed: gangs.Placed, now: float) -> list[do.Effect]:
+        why = placed.refusal
+        assert why is not None
+        count = turn.here + len(placed.placements)
+        more = f"gang {turn.key}: {count} of {turn.minimum} members fit."
+        plan = self._plan(turn)
+        if isinstance(plan, GangPlan):
+            return self._preempt(turn, plan, replace(why, more=more), now)
+        if plan is not None:
+            more = f"{more} preemption: {plan}"
+        effects = self._told(turn, replace(why, more=more), now)
+        return effects + self._given_up(turn, now)
+
+    def _given_up(self, turn: Turn, now: float) -> list[do.Effect]:
+        """Members that have run without the others for too long make room, if somebody would make
+        them anew."""
+        group = turn.group
+        if not turn.here:
+            group.since = -1.0
+            return []
+        if group.since < 0:
+            group.since = now
+        if now < group.since + TIMEOUT_S:
+            return []
+        group.since = now
+        members = [self._cluster.pods[uid].pod for uid in self._cluster.census.gangs[turn.key]]
+        words = f"gang {turn.key}: {turn.here} of {turn.minimum} members have a place"
+        going = [pod for pod in members if pod.controlled and not pod.terminating]
+        why = f"{words} for {TIMEOUT_S:.0f} s, which is too few"
+        report = do.Report(f"{words}; {len(going)} of them are evicted")
+        return [report, *(do.Evict(pod, why) for pod in going)]
+
+    # ---- others go for it
+
+    def _plan(self, turn: Turn) -> GangPlan | str | None:
+        if turn.verdicts.profile.preempt is None:
+            return None
+        if not all(pod.preempts for pod in turn.pods):
+            return NEVER
+        if self._nominations.waits(turn.key):
+            return TERMINATING
+        placements: list[Placement] = []
+        victims: dict[str, Victim] = {}
+        why = ""
+        with self._cluster.trial():
+            self._homes(turn)
+            for pod in turn.pods:
+                if len(placements) < turn.missing:
+                    found = self._make_room(turn, pod, victims)
+                    if isinstance(found, str):
+                        why = found
+                    else:
+                        placements.append(found)
+            if len(placements) < turn.missing:
+                return why
+            return GangPlan(tuple(placements), self._unspared(turn, placements, victims))
+
+    def _make_room(self, turn: Turn, pod: Pod, victims: dict[str, Victim]) -> Placement | str:
+        """Places the member; those who must go for it are removed, and added to `victims`."""
+        cluster = self._cluster
+        placed = gangs.place(turn.verdicts, [pod], 1, keep=True)
+        if not placed.ok:
+            with asking(turn.verdicts, pod) as ask:
+                plan = self._preemption[pod.scheduler].plan(ask)
+            if isinstance(plan, str):
+                return plan
+            row = cluster.rows[plan.node]
+            for held in cluster.holds.on(row):
+                if held.priority < pod.priority:
+                    cluster.holds.release(held.uid)
+            for each in plan.victims:
+                victims[each.uid] = Victim(each, cluster.name(cluster.pods[each.uid].row))
+                cluster.remove(each.uid)
+            placed = gangs.place(turn.verdicts, [pod], 1, {pod.uid: row}, keep=True)
+        assert placed.ok, f"the plan for {pod.key} was proven"
+        return placed.placements[0]
+
+    def _unspared(
+        self, turn: Turn, placements: Sequence[Placement], victims: Mapping[str, Victim]
+    ) -> tuple[Victim, ...]:
+        """The victims without those whose place nobody of the gang took in the end."""
+        units: dict[str, list[Victim]] = {}
+        for victim in sorted(victims.values(), key=lambda each: importance(each.pod)):
+            gang = victim.pod.gang
+            units.setdefault(victim.pod.uid if gang is None else gang.key, []).append(victim)
+        everywhere = any(pod.terms is not None for pod in turn.pods) or bool(
+            self._cluster.terms.terms
+        )
+        going: list[Victim] = []
+        for unit in units.values():
+            nodes = {victim.node for victim in unit}
+            near = [placed for placed in placements if everywhere or placed.node in nodes]
+            with self._cluster.trial() as trial:
+                for victim in unit:
+                    self._cluster.place(victim.pod, victim.node)
+                if all(self._stands(turn.verdicts, placed) for placed in near):
+                    trial.keep()
+                else:
+                    going += unit
+        return tuple(going)
+
+    def _stands(self, verdicts: Verdicts, placed: Placement) -> bool:
+        """Whether the member would still fit where it is."""
+        with self._cluster.trial():
+            self._cluster.remove(placed.pod.uid)
+            with asking(verdicts, placed.pod) as ask:
+                return fits(verdicts, ask, self._cluster.rows[placed.node])
+
+    def _preempt(self, turn: Turn, plan: GangPlan, refusal: Refusal, now: float) -> list[do.Effect]:
+        rows = self._cluster.rows
+        for pod in turn.pods:
+            self._nominations.forget(pod.uid)
+        effects: list[do.Effect] = []
+        for placed in plan.placements:
+            effects += self._preempting.displace(placed.pod, rows[placed.node], now)
+        going: dict[str, list[Pod]] = {}  # by node
+        for victim in plan.victims:
+            going.setdefault(victim.node, []).append(victim.pod)
+        told: dict[str, str] = {}  # by uid: the node that is kept for it
+        for placed in plan.placements:
+            self._nominations.keep(placing.holding(placed), rows[placed.node], turn.key)
+            told[placed.pod.uid] = placed.node
+            here = going.pop(placed.node, [])
+            effects += self._preempting.doom(placed.pod, placed.node, here, turn.key)
+        first = plan.placements[0]
+        for victims in going.values():  # of gangs that are on other nodes too
+            effects += self._preempting.doom(first.pod, first.node, victims, turn.key)
+        news = {member.pod.uid for member in self._waiting.refuse_gang(turn.group, refusal, now)}
+        for member in turn.members:
+            node = told.get(member.pod.uid)
+            if node is not None:
+                member.pod = replace(member.pod, nominated=node)
+            if node is not None or member.pod.uid in news:
+                effects.append(do.Refuse(member.pod, refusal, node))
+        return effects

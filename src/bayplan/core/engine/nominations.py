@@ -1,0 +1,75 @@
+"""Places that are kept for pods: while their victims go, or while a bind that failed is retried.
+
+An *owner* is who the places and the victims belong to: a pod's uid, or a gang's key.
+"""
+
+from collections.abc import Iterable
+
+from bayplan.core.model.pods import Pod
+from bayplan.core.state.cluster import Cluster
+
+
+class Nominations:
+    """The places are holds of the cluster; who they are for, and what they wait for, is here."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._holds = cluster.holds
+        self.owners: dict[str, str] = {}  # by uid of a pod with a place
+        self.doomed: dict[str, dict[str, None]] = {}  # by uid of a victim: whom it goes for
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether a place is kept for the pod; it ends with its node."""
+        return uid in self.owners and uid in self._holds.rows
+
+    def keep(self, pod: Pod, row: int, owner: str) -> None:
+        """The pod, with the devices that it would get, has its place on the row."""
+        self.forget(pod.uid)
+        self._holds.hold(pod, row)
+        self.owners[pod.uid] = owner
+
+    def release(self, uid: str) -> int:
+        """Only the place, and only for the trial that this is part of. Gives its row."""
+        row = self._holds.rows[uid]
+        self._holds.release(uid)
+        return row
+
+    def forget(self, uid: str) -> bool:
+        """Nothing is kept for the pod any more. Gives whether anything was."""
+        owner = self.owners.pop(uid, None)
+        if owner is None:
+            return False
+        if owner not in self.owners.values():
+            for victim in list(self.doomed):
+                self._spare(victim, owner)
+        if uid in self._holds.rows:
+            self._holds.release(uid)
+        return True
+
+    def _spare(self, victim: str, owner: str) -> None:
+        self.doomed[victim].pop(owner, None)
+        if not self.doomed[victim]:
+            del self.doomed[victim]
+
+    def doom(self, victims: Iterable[Pod], owner: str) -> None:
+        for pod in victims:
+            self.doomed.setdefault(pod.uid, {})[owner] = None
+
+    def waits(self, owner: str) -> bool:
+        """Whether victims are still to go."""
+        return any(owner in owners for owners in self.doomed.values())
+
+    def gone(self, uid: str) -> list[str]:
+        """A pod is gone: the pods that waited for nobody else."""
+        owners = self.doomed.pop(uid, {})
+        return self._pods_of(owner for owner in owners if not self.waits(owner))
+
+    def given_up(self, uid: str) -> list[str]:
+        """A victim stays: what was kept for whom it was to go is given up."""
+        pods = self._pods_of(self.doomed.get(uid, {}))
+        for pod in pods:
+            self.forget(pod)
+        return pods
+
+    def _pods_of(self, owners: Iterable[str]) -> list[str]:
+        found = set(owners)
+        return [pod for pod, owner in self.owners.items() if owner in found]

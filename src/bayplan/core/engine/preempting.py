@@ -1,0 +1,119 @@
+"""Pods go for others: whether a pod may ask for that, what is kept for it meanwhile, and whose
+place is given up for it. Who goes is planned in `preemption`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from bayplan.core.engine import placing
+from bayplan.core.engine.nominations import Nominations
+from bayplan.core.engine.picking import Picking
+from bayplan.core.engine.preemption import TERMINATING, Plan, Preemption
+from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.model import effects as do
+from bayplan.core.model.effects import Placement
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import Refusal
+from bayplan.core.plugins.hooks import Ask
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.view import View
+from bayplan.core.state.waiting import Waiter, Waiting
+
+DISPLACED = "the place that was kept for the pod went to a more important one"
+
+
+class Queue(Protocol):
+    """What the engine does with a pod that was decided about."""
+
+    def assume(self, waiter: Waiter) -> None: ...
+
+    def dequeue(self, uid: str) -> Waiter: ...
+
+    def requeue(self, waiter: Waiter, now: float) -> None: ...
+
+
+class Rooms(Struct, frozen=True):
+    """What decisions are made on."""
+
+    cluster: Cluster
+    waiting: Waiting
+    verdicts: dict[str, Verdicts]
+    preemption: dict[str, Preemption]
+    nominations: Nominations
+    picking: Picking
+    queue: Queue
+
+
+def fits(verdicts: Verdicts, ask: Ask, row: int) -> bool:
+    view = View(verdicts.cluster, np.array([row], dtype=np.intp))
+    return bool(verdicts.passes(ask, view)[0])
+
+
+class Preempting:
+    def __init__(self, rooms: Rooms) -> None:
+        self._cluster, self._waiting = rooms.cluster, rooms.waiting
+        self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
+        self._nominations, self._queue = rooms.nominations, rooms.queue
+
+    def plan(self, ask: Ask, home: int) -> Plan | str | None:
+        """Who would have to go for the pod; or why that is not to be; None where nobody ever is."""
+        pod = ask.pod
+        if self._verdicts[pod.scheduler].profile.preempt is None:
+            return None
+        row = home if home >= 0 else self._cluster.rows.get(pod.nominated, -1)
+        leaving = self._leaving(pod, row) if row >= 0 and pod.preempts else []
+        if leaving:
+            if home < 0:
+                self._claim(ask, row, leaving)
+            return TERMINATING
+        return self._preemption[pod.scheduler].plan(ask)
+
+    def _leaving(self, pod: Pod, row: int) -> list[Pod]:
+        """Less important pods that are about to go from the row."""
+        doomed = self._nominations.doomed
+        return [
+            each.pod
+            for each in self._cluster.residents[row].values()
+            if each.pod.priority < pod.priority and (each.pod.terminating or each.pod.uid in doomed)
+        ]
+
+    def _claim(self, ask: Ask, row: int, leaving: Sequence[Pod]) -> None:
+        """A pod that was nominated before this engine began gets its place again."""
+        placed = self.without(ask, row, leaving)
+        if placed is not None:
+            self._nominations.keep(placing.holding(placed), row, ask.pod.uid)
+            self._nominations.doom(leaving, ask.pod.uid)
+
+    def without(self, ask: Ask, row: int, leaving: Iterable[Pod]) -> Placement | None:
+        """Where the pod would be on the row, and with which devices, were the others gone."""
+        verdicts = self._verdicts[ask.pod.scheduler]
+        with self._cluster.trial():
+            for pod in leaving:
+                self._cluster.remove(pod.uid)
+            if not fits(verdicts, ask, row):
+                return None
+            return placing.placement(self._cluster, verdicts.profile, ask, row)
+
+    def doom(self, pod: Pod, node: str, victims: Sequence[Pod], owner: str) -> list[do.Effect]:
+        """The victims go for the pod. Nobody is deleted twice."""
+        fresh = [each for each in victims if each.uid not in self._nominations.doomed]
+        self._nominations.doom(victims, owner)
+        going = tuple(each for each in fresh if not each.terminating)
+        return [do.Preempt(pod, node, going)] if going else []
+
+    def displace(self, pod: Pod, row: int, now: float) -> list[do.Effect]:
+        """What is kept on the row for less important pods is given up."""
+        effects: list[do.Effect] = []
+        for held in self._cluster.holds.on(row):
+            if held.priority < pod.priority and held.uid in self._nominations:
+                self._nominations.forget(held.uid)
+                waiter, _ = self._waiting.pods[held.uid]
+                waiter.pod = replace(waiter.pod, nominated="")
+                self._queue.requeue(waiter, now)
+                self._waiting.rouse(held.uid, now)
+                refusal = Refusal(DISPLACED, {}, frozenset(), self._cluster.version)
+                effects.append(do.Refuse(waiter.pod, refusal, ""))
+        return effects

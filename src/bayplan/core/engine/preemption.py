@@ -1,0 +1,266 @@
+"""Preemption: which pods to remove so that another fits, and on which node.
+
+The order of nodes and victims is kube-scheduler's. Where only amounts and whole devices are in the
+way, all nodes are weighed in columns. Otherwise (affinity, spread, ports, shares of devices,
+gangs among the victims) each node is weighed on a trial, until a tenth of all nodes or a hundred
+would do. Whatever is chosen is proven on a trial before anybody hears of it.
+
+A gang whose members could not be spared is removed as a whole, on whatever nodes they are.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from bayplan.core.devices.wanted import wanted
+from bayplan.core.engine import explain
+from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.engine.victims import (
+    Checks,
+    Columns,
+    budgets_by_namespace,
+    plans_of,
+    violates,
+)
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.verdicts import Tally
+from bayplan.core.plugins.devices import Devices
+from bayplan.core.plugins.hooks import Ask, Plans, Preempt, Reads
+from bayplan.core.plugins.ports import NodePorts
+from bayplan.core.plugins.resources import NodeResourcesFit
+from bayplan.core.state.arrays import Ints, Rows
+from bayplan.core.state.cluster import Resident
+from bayplan.core.state.removable import Removable, importance
+from bayplan.core.state.view import View
+
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+NO_VICTIMS = "No preemption victims found for incoming pod"
+NEVER = "not eligible due to preemptionPolicy=Never."
+TERMINATING = "not eligible due to a terminating pod on the nominated node."
+FEW, TENTH = 100, 10  # nodes weighed on trials: kube-scheduler's least number, and part of all
+
+
+class Plan(Struct, frozen=True):
+    """What must go for the pod to fit on the node. Without victims it fits as soon as the room
+    that is held there for less important pods is given up."""
+
+    node: str
+    victims: tuple[Pod, ...] = ()  # the most important first
+    violations: int = 0  # victims whose removal breaks a budget
+
+
+Unit = tuple[Resident, ...]  # what goes together
+
+
+class Tried(Struct, frozen=True):
+    """A row that was weighed on a trial."""
+
+    row: int
+    victims: tuple[Pod, ...]
+    violations: int
+
+
+class Preemption:
+    """Asks one profile."""
+
+    def __init__(self, verdicts: Verdicts) -> None:
+        self._verdicts, self._cluster = verdicts, verdicts.cluster
+        self._table = Removable(verdicts.cluster)
+
+    def plan(self, ask: Ask) -> Plan | str:
+        """What to remove, or kube-scheduler's words for why nothing would help."""
+        order = self._verdicts.profile.preempt
+        if order is None or not ask.pod.preempts:
+            return NEVER
+        with self._cluster.trial():
+            released = self._release(ask.pod)
+            verdict = self._verdicts.refusals(ask, View(self._cluster))
+            if released and (verdict >= 0).any():
+                row, _, _ = self._verdicts.best(ask, keep=False)
+                return Plan(self._cluster.name(row))
+            return self._weigh(ask, verdict, order)
+
+    def _release(self, pod: Pod) -> bool:
+        """What is held for less important pods is not in the way."""
+        holds = self._cluster.holds
+        lower = [
+            held.uid
+            for pods in holds.pods.values()
+            for held in pods.values()
+            if held.priority < pod.priority
+        ]
+        for uid in lower:
+            holds.release(uid)
+        return bool(lower)
+
+    def _weigh(self, ask: Ask, verdict: Ints, order: Preempt) -> Plan | str:
+        said = _Said(self._verdicts, ask)
+        helps = explain.preemption_helps(self._verdicts, ask, verdict)
+        alive = self._cluster.alive[: len(verdict)]
+        said.add(NOT_HELPFUL, np.flatnonzero(alive & ~helps))
+        rows = np.flatnonzero(helps & alive)
+        if not any(p < ask.pod.priority for p in self._cluster.census.priorities):
+            said.add(NO_VICTIMS, rows)
+            return said.message()
+        self._table.refresh()
+        simple = self._checks(ask)
+        slow: Iterable[int] = rows.tolist()
+        columns: Columns | None = None
+        if simple is not None:
+            ganged = self._table.ganged[rows]
+            slow = rows[ganged].tolist()
+            columns = Columns(ask, self._table, rows[~ganged], simple)
+            said.add(NO_VICTIMS, columns.without)
+            said.codes(*columns.kept_out)
+        tried = list(self._on_trials(ask, slow, said))
+        return self._best(ask, columns, tried, order) or said.message()
+
+    def _best(
+        self, ask: Ask, columns: Columns | None, tried: list[Tried], order: Preempt
+    ) -> Plan | None:
+        """The best plan that a trial proves."""
+        now_s = max(ask.pod.created_s, self._table.saved.max(initial=0.0))
+        parts = [plans_of([(each.victims, each.violations) for each in tried], now_s)]
+        rows = [each.row for each in tried]
+        if columns is not None:
+            parts.append(columns.plans(now_s))
+            rows += columns.rows.tolist()
+        keys = order.order(_joined(parts))
+        last = self._cluster.hashes[rows] if rows else np.zeros(0, dtype=np.uint32)
+        for at in np.lexsort((last, *reversed(keys))).tolist():
+            if at < len(tried):
+                victims, violations = tried[at].victims, tried[at].violations
+            else:
+                assert columns is not None
+                victims = columns.victims(at - len(tried))
+                violations = int(parts[1].violations[at - len(tried)])
+            if self._proves(ask, rows[at], victims):
+                return Plan(self._cluster.name(rows[at]), victims, violations)
+        return None
+
+    def _proves(self, ask: Ask, row: int, victims: Sequence[Pod]) -> bool:
+        with self._cluster.trial():
+            for pod in victims:
+                self._cluster.remove(pod.uid)
+            return self._fits(ask, row)
+
+    def _fits(self, ask: Ask, row: int) -> bool:
+        view = View(self._cluster, np.array([row], dtype=np.intp))
+        return bool(self._verdicts.passes(ask, view)[0])
+
+    # ---- in columns
+
+    def _checks(self, ask: Ask) -> Checks | None:
+        """What must be weighed, where columns can weigh it."""
+        if self._verdicts.is_wide(ask):
+            return None
+        fit, devices = None, 0
+        for number, plugin in self._verdicts.profile.filters:
+            if plugin.reads is not Reads.LOAD:
+                continue
+            if isinstance(plugin, NodeResourcesFit):
+                fit = (number, plugin)
+            elif isinstance(plugin, Devices):
+                devices = number
+            elif not isinstance(plugin, NodePorts) or ask.row.ports:
+                return None
+        wants = wanted(ask.row.devices) if devices else ()
+        if any(want.needs_ids for want in wants):
+            return None
+        tables = self._cluster.pools.tables
+        known = tuple(want for want in wants if want.device_class in tables)
+        if any(tables[want.device_class].room.shape[1] > 64 for want in known):
+            return None
+        return Checks(fit, known, devices)
+
+    # ---- on trials
+
+    def _on_trials(self, ask: Ask, rows: Iterable[int], said: "_Said") -> Iterator[Tried]:
+        budget = max(FEW, math.ceil(self._cluster.node_count / TENTH))
+        for row in rows:
+            if not budget:
+                return
+            units = self._units(ask.pod, row)
+            if not units:
+                said.add(NO_VICTIMS, np.array([row]))
+                continue
+            found = self._on_trial(ask, row, units)
+            if isinstance(found, Tried):
+                budget -= 1
+                yield found
+            else:
+                said.codes(np.array([row]), np.array([found]))
+
+    def _units(self, pod: Pod, row: int) -> list[Unit]:
+        """What can be removed from the row, the most important first: pods, or whole gangs."""
+        residents, gangs = self._cluster.pods, self._cluster.census.gangs
+        units: dict[str, Unit] = {}
+        for each in self._table.pods[row]:
+            name, gang = each.uid, each.gang
+            if gang is not None and pod.gang is not None and gang.key == pod.gang.key:
+                continue
+            members: Unit = (residents[each.uid],)
+            if gang is not None and len(gangs[gang.key]) <= gang.minimum:
+                name, members = gang.key, tuple(residents[uid] for uid in gangs[gang.key])
+            if all(member.pod.priority < pod.priority for member in members):
+                units.setdefault(name, members)
+        return list(units.values())
+
+    def _on_trial(self, ask: Ask, row: int, units: list[Unit]) -> Tried | int:
+        """The units that cannot be spared, or the reason why not even all of them are enough."""
+        cluster = self._cluster
+        with cluster.trial():
+            for unit in units:
+                for resident in unit:
+                    cluster.remove(resident.pod.uid)
+            view = View(cluster, np.array([row], dtype=np.intp))
+            code = int(self._verdicts.refusals(ask, view)[0])
+            if code < 0:
+                return code
+            pods = [resident.pod for unit in units for resident in unit]
+            budgets = budgets_by_namespace(cluster.budgets.by_key.values())
+            flags = zip(pods, violates(pods, budgets), strict=True)
+            broken = {pod.uid for pod, breaks in flags if breaks}
+            victims: list[Pod] = []
+            for unit in sorted(units, key=lambda unit: broken.isdisjoint(r.pod.uid for r in unit)):
+                if not self._spares(ask, row, unit):
+                    victims += [resident.pod for resident in unit]
+        violations = sum(pod.uid in broken for pod in victims)
+        return Tried(row, tuple(sorted(victims, key=importance)), violations)
+
+    def _spares(self, ask: Ask, row: int, unit: Unit) -> bool:
+        with self._cluster.trial() as trial:
+            for resident in unit:
+                self._cluster.place(resident.pod, self._cluster.name(resident.row))
+            if not self._fits(ask, row):
+                return False
+            trial.keep()
+        return True
+
+
+class _Said:
+    """Per reason the nodes that gave it."""
+
+    def __init__(self, verdicts: Verdicts, ask: Ask) -> None:
+        self._verdicts, self._ask = verdicts, ask
+        self._tallies: dict[str, Tally] = {}
+
+    def add(self, text: str, rows: Rows) -> None:
+        if len(rows):
+            before = self._tallies.get(text, Tally(0, ()))
+            self._tallies[text] = Tally(before.count + len(rows), ())
+
+    def codes(self, rows: Rows, codes: Ints) -> None:
+        for code in np.unique(codes).tolist():
+            for reason in explain.reasons(self._verdicts, self._ask, code):
+                self.add(reason.text, rows[codes == code])
+
+    def message(self) -> str:
+        return explain.message(self._verdicts.cluster.node_count, self._tallies)
+
+
+def _joined(parts: Sequence[Plans]) -> Plans:
+    names = Plans.__struct_fields__
+    return Plans(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -1,0 +1,213 @@
+"""Victims in columns: on every candidate row at once, which pods must go for another.
+
+All pods of lower priority are thought away, then spared one by one, the most important first and
+those whose removal breaks a budget before all others, as kube-scheduler does on one node. Each
+round is one pass over the rows. This can weigh amounts and whole devices; what else a pod asks for
+is weighed on trials (`preemption`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from bayplan.core.devices.wanted import Wanted
+from bayplan.core.engine.verdicts import merged
+from bayplan.core.model.budgets import Budget
+from bayplan.core.model.pods import Pod
+from bayplan.core.plugins.devices import BITS, SHORT
+from bayplan.core.plugins.hooks import Ask, Plans
+from bayplan.core.plugins.resources import NodeResourcesFit
+from bayplan.core.state.arrays import Bits, Ints, Mask, Rows
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.demand import NOT_ASKED
+from bayplan.core.state.removable import NOBODY, Removable, start_of
+from bayplan.core.state.view import View
+
+LOWEST = 1 << 31  # priorities are counted from here, as kube-scheduler sums them
+
+
+class Checks(Struct, frozen=True):
+    """What refuses the pod where others are in its way, with the numbers in its profile."""
+
+    fit: tuple[int, NodeResourcesFit] | None
+    wants: tuple[Wanted, ...] = ()
+    devices: int = 0
+
+
+class Freed(View):
+    """Rows with other amounts free than there are."""
+
+    def __init__(self, cluster: Cluster, rows: Rows, free: Ints) -> None:
+        super().__init__(cluster, rows)
+        self._free = free
+        self.exact = True
+
+
+class Columns:
+    """The rows where removing pods would help. Nothing is changed."""
+
+    def __init__(self, ask: Ask, table: Removable, rows: Rows, checks: Checks) -> None:
+        self._ask, self._table, self._checks = ask, table, checks
+        self._cluster = table.cluster
+        removable = table.priority[rows] < ask.pod.priority
+        some = removable.any(axis=1)
+        self.without = rows[~some]  # rows where nobody may be removed
+        self.rows, removable = rows[some], removable[some]
+        budgets = budgets_by_namespace(self._cluster.budgets.by_key.values())
+        self.violating = self._violating(removable, budgets)
+        order = np.where(removable, np.where(self.violating, 0, 1), 2).argsort(
+            axis=1, kind="stable"
+        )
+        depth = int(removable.sum(axis=1).max(initial=0))
+        self.order = order[:, :depth]
+        self.there = np.take_along_axis(removable, self.order, 1)
+        self.violating = np.take_along_axis(self.violating, self.order, 1)
+        self._spare(removable)
+
+    # ---- what follows
+
+    def plans(self, now_s: float) -> Plans:
+        table, victims = self._table, self.victim
+        priority = self._ranked(table.priority)
+        highest = np.where(victims, priority, -NOBODY).max(axis=1, initial=-NOBODY)
+        first = victims & (priority == highest[:, np.newaxis])
+        lost = np.maximum(now_s - self._ranked(table.saved), 0.0)
+        return Plans(
+            (victims & self.violating).sum(axis=1),
+            highest,
+            np.where(victims, priority + LOWEST, 0).sum(axis=1),
+            victims.sum(axis=1),
+            np.where(first, self._ranked(table.start), np.inf).min(axis=1, initial=np.inf),
+            np.where(victims, lost, 0.0).sum(axis=1),
+        )
+
+    def victims(self, at: int) -> tuple[Pod, ...]:
+        """The most important first."""
+        pods = self._table.pods[int(self.rows[at])]
+        return tuple(pods[rank] for rank in sorted(self.order[at][self.victim[at]].tolist()))
+
+    # ---- working it out
+
+    def _spare(self, removable: Mask) -> None:
+        table, need = self._table, self._need()
+        columns = np.flatnonzero(need != NOT_ASKED)
+        takes, keys = table.takes(columns), self._ranked(table.key)
+        ranks = range(self.order.shape[1])
+        back = [takes[keys[:, rank]].T * self.there[:, rank] for rank in ranks]
+        free = self._cluster.free[self.rows].T.copy()
+        for amounts in back:
+            free[columns] += amounts
+        pools = [_Pool(table, want, self.rows, removable) for want in self._checks.wants]
+        self.refused = self._codes(free, pools)  # even without them all: why
+        helped = self.refused == 0
+        self.kept_out = self.rows[~helped], self.refused[~helped]
+        self._keep(helped)
+        left, asked = free[columns][:, helped], need[columns, np.newaxis]
+        for pool in pools:
+            pool.keep(helped)
+        self.victim: Mask = np.zeros(self.order.shape, dtype=np.bool_)
+        for rank in ranks:
+            with_it = left - back[rank][:, helped]
+            fits = self.there[:, rank] & ~(with_it < asked).any(axis=0)
+            held = [np.take_along_axis(pool.held, self.order, 1)[:, rank] for pool in pools]
+            for pool, bits in zip(pools, held, strict=True):
+                fits &= pool.serves(bits)
+            left = np.where(fits, with_it, left)
+            for pool, bits in zip(pools, held, strict=True):
+                pool.busy |= np.where(fits, bits, np.uint64(0))
+            self.victim[:, rank] = self.there[:, rank] & ~fits
+
+    def _need(self) -> Ints:
+        if self._checks.fit is None:
+            return np.full(self._cluster.free.shape[1], NOT_ASKED)
+        return self._checks.fit[1].needed(self._ask)
+
+    def _codes(self, free: Ints, pools: Sequence["_Pool"]) -> Ints:
+        """Per row 0, or why the pod does not fit there: the number of a plugin and its reasons."""
+        refused: Ints | None = None
+        if self._checks.fit is not None:
+            number, fit = self._checks.fit
+            refused = merged(
+                None, number, fit.refuse(self._ask, Freed(self._cluster, self.rows, free))
+            )
+        for at, pool in enumerate(pools):
+            short = np.where(pool.serves(np.uint64(0)), 0, SHORT << BITS * at)
+            refused = merged(refused, self._checks.devices, short)
+        return np.zeros(len(self.rows), dtype=np.int64) if refused is None else refused
+
+    def _violating(self, removable: Mask, budgets: dict[str, list[Budget]]) -> Mask:
+        found: Mask = np.zeros(removable.shape, dtype=np.bool_)
+        if budgets:
+            for at, row in enumerate(self.rows.tolist()):
+                ranks = np.flatnonzero(removable[at]).tolist()
+                pods = [self._table.pods[row][rank] for rank in ranks]
+                found[at, ranks] = violates(pods, budgets)
+        return found
+
+    def _ranked(self, column: NDArray[Any]) -> NDArray[Any]:
+        return np.take_along_axis(column[self.rows], self.order, 1)
+
+    def _keep(self, mask: Mask) -> None:
+        self.rows, self.order = self.rows[mask], self.order[mask]
+        self.there, self.violating = self.there[mask], self.violating[mask]
+
+
+class _Pool:
+    """The devices of a class on some rows, and who would still hold them."""
+
+    def __init__(self, table: Removable, want: Wanted, rows: Rows, removable: Mask) -> None:
+        name = want.device_class
+        self._count = want.count
+        self.held: Bits = table.held[name][rows]  # rows × ranks
+        stays = np.where(removable, np.uint64(0), self.held)
+        self.busy: Bits = np.bitwise_or.reduce(stays, axis=1) | table.kept[name][rows]
+        self._usable = table.usable[name][rows]
+        self._counted = table.counted(name)[rows]  # no devices are published: they are only counted
+
+    def serves(self, held: Bits | np.uint64) -> Mask:
+        """Where enough devices are left beside those that are held too."""
+        left = np.bitwise_count(self._usable & ~(self.busy | held))
+        enough: Mask = (left >= self._count) | self._counted
+        return enough
+
+    def keep(self, mask: Mask) -> None:
+        self.held, self.busy = self.held[mask], self.busy[mask]
+        self._usable, self._counted = self._usable[mask], self._counted[mask]
+
+
+def budgets_by_namespace(budgets: Iterable[Budget]) -> dict[str, list[Budget]]:
+    found: dict[str, list[Budget]] = {}
+    for budget in budgets:
+        found.setdefault(budget.namespace, []).append(budget)
+    return found
+
+
+def violates(pods: Sequence[Pod], budgets: dict[str, list[Budget]]) -> list[bool]:
+    """For each pod whether removing it, after those before it, breaks a budget."""
+    left: dict[str, int] = {}
+    found = []
+    for pod in pods:
+        broken = False
+        for budget in budgets.get(pod.namespace, ()):
+            if budget.covers(pod):
+                left[budget.key] = left.get(budget.key, budget.allowed) - 1
+                broken = broken or left[budget.key] < 0
+        found.append(broken)
+    return found
+
+
+def plans_of(found: Sequence[tuple[Sequence[Pod], int]], now_s: float) -> Plans:
+    """The same columns for victims that were found row by row, with the budgets they break."""
+    rows = []
+    for victims, violations in found:
+        highest = max(pod.priority for pod in victims)
+        start = min(start_of(pod) for pod in victims if pod.priority == highest)
+        lost = sum(max(now_s - pod.saved_s, 0.0) for pod in victims)
+        total = sum(pod.priority + LOWEST for pod in victims)
+        rows.append((violations, highest, total, len(victims), start, lost))
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 6)
+    violations, highest, totals, count = table[:, :4].astype(np.int64).T
+    return Plans(violations, highest, totals, count, table[:, 4], table[:, 5])

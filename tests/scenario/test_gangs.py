@@ -1,0 +1,188 @@
+"""Gangs: all members that are needed are placed together, or none."""
+
+from typing import Any
+
+import pytest
+
+from bayplan.core.engine.gang_deciding import TIMEOUT_S
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.pods import Gang
+from bayplan.core.state import laws
+from bayplan.testing.world import World, pod
+
+RACK = "example.com/rack"
+
+
+def train(minimum: int, *near: str) -> Gang:
+    return Gang("default/train", minimum, near)
+
+
+def said(world: World) -> dict[str, str]:
+    """The last word to each pod."""
+    found = [effect for effect in world.effects if isinstance(effect, do.Refuse)]
+    return {each.pod.name: each.refusal.sentence for each in found}
+
+
+def effects_of(world: World, kind: type) -> list[Any]:
+    return [effect for effect in world.effects if isinstance(effect, kind)]
+
+
+def test_a_gang_is_placed_when_its_last_member_has_come() -> None:
+    world = World(a=8, b=8)
+    for at in range(4):
+        assert not world.running()
+        world.submit(f"w-{at}", gpus=4, gang=train(4))
+    assert len(world.running()) == 4
+    assert not laws.broken(world.engine.cluster)
+
+
+def test_a_gang_that_does_not_fit_holds_nothing() -> None:
+    world = World(a=8, b=8)
+    world.submit("w", pods=5, gpus=4, gang=train(5))
+    assert not world.running()
+    assert said(world) == dict.fromkeys(
+        [f"w-{at}" for at in range(5)],
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. "
+        "gang default/train: 4 of 5 members fit. "
+        "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.",
+    )
+    world.submit("single", gpus=8)
+    assert world.running().keys() == {"single"}
+    world.finish("single")
+    world.node("c")
+    world.wait(1)
+    assert len(world.running()) == 5
+
+
+def test_two_gangs_that_could_each_hold_half_do_not_block_each_other() -> None:
+    world = World(a=4)
+    for at in range(4):
+        for name in ("x", "y"):
+            gang = Gang(f"default/{name}", 4)
+            world.engine.handle(on.PodSeen(pod(f"{name}-{at}", 1, gang=gang)), 0.0)
+    world.tick()
+    assert {name[0] for name in world.running()} == {"x"} and len(world.running()) == 4
+    for at in range(4):
+        world.finish(f"x-{at}")
+    world.wait(1)
+    assert {name[0] for name in world.running()} == {"y"} and len(world.running()) == 4
+
+
+def test_members_that_wait_for_others_are_told_after_a_moment() -> None:
+    world = World(a=8)
+    world.submit("w", pods=2, gpus=1, gang=train(3))
+    assert not said(world)
+    world.wait(1)
+    text = "gang default/train is not complete: 2 of 3 members are here"
+    assert said(world) == {"w-0": text, "w-1": text}
+    world.submit("late", gpus=1, gang=train(3))
+    assert len(world.running()) == 3
+
+
+def test_a_launcher_and_workers_are_one_gang() -> None:
+    world = World(a=8, b=8)
+    world.submit("launcher", cpu=1000, gang=train(3))
+    world.submit("w", pods=2, gpus=8, gang=train(3))
+    assert len(world.running()) == 3
+
+
+def test_the_largest_go_first_where_the_order_would_not_do() -> None:
+    """The small one, first in order, would go to the emptier node, and the large one needs that."""
+    world = World(a=4, b=8)
+    world.engine.handle(on.PodSeen(pod("small", 4, gang=train(2))), 0.0)
+    world.engine.handle(on.PodSeen(pod("large", 8, gang=train(2))), 0.0)
+    world.tick()
+    assert world.running() == {"small": "a", "large": "b"}
+
+
+def test_members_beyond_the_minimum_come_later() -> None:
+    world = World(a=4)
+    world.submit("w", pods=3, gpus=2, gang=train(2))
+    assert len(world.running()) == 2
+    world.finish("w-0")
+    world.wait(1)
+    assert world.running().keys() == {"w-1", "w-2"}
+
+
+def test_a_member_that_died_is_replaced_alone() -> None:
+    world = World(a=4)
+    world.submit("w", pods=2, gpus=2, gang=train(2))
+    world.finish("w-0")
+    world.submit("again", gpus=2, gang=train(2))
+    assert world.running().keys() == {"w-1", "again"}
+
+
+def test_the_place_of_a_member_whose_bind_failed_is_kept() -> None:
+    world = World(a=4, binds="hold")
+    world.submit("w", pods=2, gpus=2, gang=train(2))
+    world.answer("w-0", ok=True)
+    world.answer("w-1", ok=False)
+    world.submit("other", gpus=2)
+    assert "other" not in world.running()
+    world.wait(1)
+    assert world.running()["w-1"] == "a"
+    assert not laws.broken(world.engine.cluster)
+
+
+@pytest.mark.parametrize("controlled", [True, False])
+def test_a_gang_in_part_is_given_up_after_its_time(controlled: bool) -> None:
+    world = World(a=4, binds="hold")
+    world.submit("w", pods=2, gpus=2, gang=train(2), controlled=controlled)
+    world.answer("w-0", ok=True)
+    world.answer("w-1", ok=False)
+    world.node("a", unschedulable=True)
+    world.wait(2)
+    for _ in range(3):
+        world.wait(TIMEOUT_S)
+    evicted = [effect.pod.name for effect in effects_of(world, do.Evict)]
+    assert set(evicted) == ({"w-0"} if controlled else set())
+
+
+def test_more_important_gangs_go_first_and_others_go_for_them() -> None:
+    world = World(a=4, b=4)
+    world.submit("low", pods=8, gpus=1, started_s=5.0)
+    world.submit("w", pods=2, gpus=3, gang=train(2), priority=10)
+    victims = [each for effect in effects_of(world, do.Preempt) for each in effect.victims]
+    assert len(victims) == 6  # 3 on each node: nobody who could be spared
+    assert not any(name.startswith("w") for name in world.running())
+    for victim in victims:
+        world.finish(victim.name)
+    assert {"w-0", "w-1"} <= world.running().keys()
+    assert not world.engine.nominations.owners
+    assert not laws.broken(world.engine.cluster)
+
+
+def test_a_gang_goes_as_a_whole() -> None:
+    world = World(a=2, b=2)
+    world.submit("w", pods=2, gpus=2, gang=train(2), started_s=5.0)
+    world.submit("high", gpus=1, priority=10)
+    victims = [each.name for effect in effects_of(world, do.Preempt) for each in effect.victims]
+    assert sorted(victims) == ["w-0", "w-1"]
+
+
+def test_a_member_beyond_the_minimum_goes_alone() -> None:
+    world = World(a=2, b=2)
+    world.submit("w", pods=2, gpus=2, gang=train(1), started_s=5.0)
+    world.submit("high", gpus=1, priority=10)
+    victims = [each.name for effect in effects_of(world, do.Preempt) for each in effect.victims]
+    assert len(victims) == 1
+
+
+def test_a_gang_prefers_one_rack_and_the_tightest() -> None:
+    world = World()
+    for name, rack, gpus in (("a", "r1", 8), ("b", "r1", 8), ("c", "r2", 4), ("d", "r2", 4)):
+        world.node(name, gpus, labels={RACK: rack})
+    world.submit("w", pods=2, gpus=4, gang=train(2, RACK))
+    assert set(world.running().values()) == {"c", "d"}
+    world.submit("v", pods=4, gpus=4, gang=Gang("default/v", 4, (RACK,)))
+    assert {world.running()[f"v-{at}"] for at in range(4)} == {"a", "b"}
+
+
+def test_a_gang_prefers_one_node_and_takes_more_where_it_must() -> None:
+    world = World(a=4, b=4, c=4)
+    near = ("kubernetes.io/hostname",)
+    world.submit("w", pods=4, gpus=1, gang=train(4, *near))
+    assert len(set(world.running().values())) == 1
+    world.submit("v", pods=6, gpus=1, gang=Gang("default/v", 6, near))
+    assert len(world.running()) == 10

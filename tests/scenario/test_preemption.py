@@ -1,0 +1,160 @@
+"""Pods go for more important ones: who goes, what is kept meanwhile, and how it ends."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.pods import Pod
+from bayplan.core.state import laws
+from bayplan.testing.world import World, cards, pod
+
+
+def effects_of(world: World, kind: type) -> list[Any]:
+    return [effect for effect in world.effects if isinstance(effect, kind)]
+
+
+def victims(world: World) -> list[str]:
+    return [each.name for effect in effects_of(world, do.Preempt) for each in effect.victims]
+
+
+def nominated(world: World) -> dict[str, str | None]:
+    """The last word on each pod."""
+    return {each.pod.name: each.nominated for each in effects_of(world, do.Refuse)}
+
+
+def resident(world: World, name: str) -> Pod:
+    return world.engine.cluster.pods[f"uid-{name}"].pod
+
+
+def full(**facts: Any) -> World:
+    world = World(a=2, b=2)
+    for at in range(4):
+        world.submit(f"low-{at}", gpus=1, started_s=100.0 + at, **facts)
+    return world
+
+
+def test_the_pod_gets_the_place_of_its_victim_once_that_is_gone() -> None:
+    world = full()
+    world.submit("high", gpus=1, priority=10)
+    assert victims(world) == ["low-3"]  # all else being equal, the one that started last
+    node = world.running()["low-3"]
+    assert nominated(world)["high"] == node
+    assert "high" not in world.running()
+    world.finish("low-3")
+    assert world.running()["high"] == node
+    assert not laws.broken(world.engine.cluster)
+    assert not world.engine.nominations.owners and not world.engine.nominations.doomed
+
+
+def test_nobody_else_gets_the_place_that_is_kept() -> None:
+    world = full()
+    world.submit("high", gpus=1, priority=10)
+    world.submit("low-9", gpus=1)
+    world.finish("low-3")
+    assert "low-9" not in world.running()
+    world.finish("high")
+    world.wait(1)
+    assert "low-9" in world.running()
+
+
+def test_the_place_is_given_up_when_the_pod_goes() -> None:
+    world = full()
+    world.submit("high", gpus=1, priority=10)
+    world.submit("low-9", gpus=1)
+    world.tell(on.PodGone("uid-high"))
+    assert not world.engine.cluster.holds.rows
+    world.finish("low-3")
+    world.wait(1)
+    assert "low-9" in world.running()
+
+
+def test_equals_preempt_each_for_itself_and_claim_other_places() -> None:
+    world = full()
+    world.submit("high", pods=3, gpus=1, priority=10)
+    assert sorted(victims(world)) == ["low-1", "low-2", "low-3"]
+    for name in ("low-1", "low-2", "low-3"):
+        world.finish(name)
+    assert {"high-0", "high-1", "high-2"} <= world.running().keys()
+    assert not laws.broken(world.engine.cluster)
+
+
+def test_nobody_goes_for_equals_or_for_who_never_preempts() -> None:
+    world = full(priority=10)
+    world.submit("same", gpus=1, priority=10)
+    world.submit("meek", gpus=1, priority=20, preempts=False)
+    assert not victims(world)
+    said = {each.pod.name: each.refusal.sentence for each in effects_of(world, do.Refuse)}
+    short = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption:"
+    nobody = "0/2 nodes are available: 2 No preemption victims found for incoming pod."
+    assert said == {
+        "same": f"{short} {nobody}",
+        "meek": f"{short} not eligible due to preemptionPolicy=Never.",
+    }
+
+
+def test_a_more_important_pod_takes_the_place_that_is_kept() -> None:
+    world = full()
+    world.submit("high", gpus=1, priority=10)
+    world.finish("low-3")  # its place would be taken at once, but …
+    assert "high" in world.running()
+    world = full()
+    world.submit("high", gpus=1, priority=10, preempts=True)
+    world.engine.handle(on.PodSeen(pod("higher", 1, priority=20)), world.now)
+    world.engine.handle(on.PodGone("uid-low-3"), world.now)
+    world.tick()
+    assert world.running()["higher"] and "high" not in world.running()
+
+
+def test_a_victim_that_stays_gives_the_place_up() -> None:
+    world = full()
+    world.submit("high", gpus=1, priority=10)
+    world.tell(on.VictimSpared("uid-low-3", "forbidden"))
+    assert effects_of(world, do.Report)
+    assert not world.engine.nominations.owners or world.engine.cluster.holds.rows
+
+
+def test_a_nomination_of_before_is_found_again() -> None:
+    world = World(a=1)
+    world.see(pod("low", 1, node="a", terminating=True))
+    world.see(pod("high", 1, priority=10, nominated="a"))
+    assert world.engine.cluster.holds.rows == {"uid-high": 0}
+    assert not victims(world)
+    (said,) = effects_of(world, do.Refuse)
+    assert said.refusal.more == (
+        "preemption: not eligible due to a terminating pod on the nominated node."
+    )
+    world.submit("equal", gpus=1, priority=10)
+    world.finish("low")
+    assert world.running() == {"high": "a"}
+
+
+def test_devices_that_are_freed_are_held_by_id() -> None:
+    world = World()
+    world.node("a", 2, **cards(100, 100, name="a"))
+    world.submit("low", pods=2, gpus=1)
+    world.submit("high", gpus=1, priority=10)
+    (victim,) = victims(world)
+    freed = world.devices[victim]
+    world.finish(victim)
+    assert world.devices["high"] == freed
+
+
+def test_an_update_that_changes_the_request_gives_the_place_up() -> None:
+    world = full()
+    world.submit("high", gpus=1, priority=10)
+    world.see(pod("high", 0, priority=10))
+    world.wait(1)
+    assert "high" in world.running()
+    assert not world.engine.cluster.holds.rows
+
+
+def test_the_least_work_is_lost_where_all_else_is_equal() -> None:
+    world = World(a=1, b=1)
+    world.submit("x", gpus=1, started_s=50.0)
+    world.submit("y", gpus=1, started_s=50.0)
+    saved = resident(world, "x")
+    world.see(replace(saved, node=world.running()["x"], checkpoint_s=900.0))
+    world.submit("high", gpus=1, priority=10, created_s=1000.0)
+    assert victims(world) == ["x"]
