@@ -1,15 +1,22 @@
 """Deciding about one pod whose turn it is. Gangs: `gang_deciding`."""
 
+from collections.abc import Sequence
+
+import numpy as np
 from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
 from bayplan.core.engine.gang_deciding import GangDeciding
-from bayplan.core.engine.preempting import Preempting, Rooms, fits
+from bayplan.core.engine.preempting import KEPT, Preempting, Rooms, fits
 from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.model import effects as do
+from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
+from bayplan.core.state.arrays import Ints, Rows
 from bayplan.core.state.waiting import Waiter
+
+HARMLESS = 16  # nodes that are looked at for one where a pod is in nobody's way
 
 
 class Deciding:
@@ -44,11 +51,35 @@ class Deciding:
         row, verdict, rows = verdicts.best(ask)
         if row < 0:
             return self._refuse(waiter, ask, home, now)
+        promised = self._preempting.promised([pod])
+        if promised:
+            row = self._harmless(ask, (verdict, rows), promised)
+            if row < 0:
+                return self._keeps_away(waiter, now), False
         picked = None
         if verdicts.profile.picker is not None:
             pick = self._picking.pick(verdicts.profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
         return self._take(waiter, ask, row, picked, now)
+
+    def _harmless(self, ask: Ask, found: tuple[Ints, Rows | None], promised: Sequence[Pod]) -> int:
+        """The best row where the pod is in the way of nobody who is promised a place."""
+        verdict, rows = found
+        profile = self._verdicts[ask.pod.scheduler].profile
+        order = np.argsort(-verdict, kind="stable")[:HARMLESS]
+        for at in order[verdict[order] >= 0].tolist():
+            row = at if rows is None else int(rows[at])
+            with self._cluster.trial():
+                placed = placing.placement(self._cluster, profile, ask, row)
+                self._cluster.place(placing.holding(placed), placed.node)
+                if self._preempting.stand(promised):
+                    return row
+        return -1
+
+    def _keeps_away(self, waiter: Waiter, now: float) -> list[do.Effect]:
+        refusal = Refusal(KEPT, {}, frozenset(EventKind), self._cluster.version)
+        news = self._waiting.refuse(waiter, refusal, now)
+        return [do.Refuse(member.pod, refusal) for member in news]
 
     def _take(
         self, waiter: Waiter, ask: Ask, row: int, picked: int | None, now: float

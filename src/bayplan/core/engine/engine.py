@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import doubts
 from bayplan.core.engine.deciding import Deciding
+from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.offers import Offers
 from bayplan.core.engine.picking import Picking
@@ -23,7 +24,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import Changed, EventKind, Refusal
+from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.terms import Namespaces
 from bayplan.core.state.waiting import Rests, Waiter, Waiting
@@ -56,7 +57,9 @@ class Engine:
         self.offers = Offers(self.verdicts[chosen[0].name])
         self.picking = picking or Picking()
         self.nominations = Nominations(self.cluster)
-        self.preemption = {name: Preemption(each) for name, each in self.verdicts.items()}
+        self.preemption = {
+            name: Preemption(each, self.nominations.doomed) for name, each in self.verdicts.items()
+        }
         self._deciding = Deciding(
             Rooms(
                 self.cluster,
@@ -70,6 +73,7 @@ class Engine:
         )
         self.max_in_flight = max_in_flight
         self.plugin_errors = 0
+        self._facts = Facts(self.cluster, self.waiting)
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
@@ -99,26 +103,8 @@ class Engine:
                     self.cluster.remove_node(name)
                     # Its pods and its domain no longer count for spread and affinity.
                     self.waiting.wake((EventKind.POD_GONE, EventKind.NODE_CHANGED), now)
-            case on.NamespaceSeen(name, labels):
-                self.cluster.set_namespace(name, labels)
-                self.waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
-            case on.NamespaceGone(name):
-                self.cluster.set_namespace(name, None)
-                self.waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
-            case on.KubeletRefused(node, resources):
-                if node in self.cluster.rows:
-                    for resource in resources:
-                        self.cluster.distrusted.refused(node, resource, now)
-            case on.BudgetSeen(budget):
-                self.cluster.budgets.set(budget.key, budget)
-            case on.BudgetGone(key):
-                self.cluster.budgets.set(key, None)
-            case on.DeviceClassSeen(name, resource):
-                self._see_device_class(name, resource, now)
-            case on.DeviceClassGone(name):
-                self._see_device_class(name, None, now)
             case _:
-                self._see_storage(event, now)
+                self._facts.learn(event, now)
         return []
 
     def is_idle(self, now: float) -> bool:
@@ -295,6 +281,7 @@ class Engine:
             return []
         placed = self.cluster.pods.get(uid)
         self.cluster.remove(uid)
+        self._rouse(self.nominations.gone(uid), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile
             self.waiting.wake((EventKind.POD_GONE,), now)
             return []
@@ -379,40 +366,6 @@ class Engine:
         """Some nodes were left alone for long enough."""
         self.cluster.distrusted.expire(now)
         self.waiting.wake((EventKind.NODE_FORGIVEN,), now)
-
-    # ---- claims and classes
-
-    def _see_storage(self, event: on.Event, now: float) -> None:
-        storage = self.cluster.storage
-        match event:
-            case on.ClaimSeen(claim):
-                if storage.set_claim(claim.key, claim):
-                    self._wake_claims((claim.key,), now)
-            case on.ClaimGone(key):
-                if storage.set_claim(key, None):
-                    self._wake_claims((key,), now)
-            case on.VolumeSeen(volume):
-                if storage.set_volume(volume.name, volume):
-                    self._wake_claims(storage.claims_on.get(volume.name, ()), now)
-            case on.VolumeGone(name):
-                if storage.set_volume(name, None):
-                    self._wake_claims(storage.claims_on.get(name, ()), now)
-            case on.StorageClassSeen(storage_class):
-                if storage.set_class(storage_class.name, storage_class):
-                    self.waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
-            case on.StorageClassGone(name):
-                if storage.set_class(name, None):
-                    self.waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
-            case on.StorageClassesHidden(hidden):
-                if storage.hide_classes(hidden):
-                    self.waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
-
-    def _wake_claims(self, keys: Iterable[str], now: float) -> None:
-        self.waiting.wake([Changed(EventKind.CLAIM_CHANGED, key) for key in keys], now)
-
-    def _see_device_class(self, name: str, resource: str | None, now: float) -> None:
-        if self.cluster.device_classes.set(name, resource):
-            self.waiting.wake((EventKind.DEVICE_CLASS_CHANGED,), now)
 
     # ---- pods that another scheduler places
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.engine import gangs, placing
-from bayplan.core.engine.preempting import Preempting, Rooms, fits
+from bayplan.core.engine.preempting import KEPT, Preempting, Rooms, fits
 from bayplan.core.engine.preemption import NEVER, TERMINATING
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
@@ -69,13 +69,18 @@ class GangDeciding:
         turn = self._turn(waiter)
         if len(turn.members) < turn.missing:
             return self._incomplete(turn, now)
+        promised = self._preempting.promised(turn.pods)
         with self._cluster.trial() as trial:  # places that are kept for members are theirs
             homes = self._homes(turn)
             placed = gangs.place(turn.verdicts, turn.pods, turn.missing, homes, keep=True)
-            if placed.ok:
+            harmless = self._preempting.stand(promised)
+            if placed.ok and harmless:
                 trial.keep()
         if not placed.ok:
             return self._refuse(turn, placed, now)
+        if not harmless:
+            kept = Refusal(KEPT, {}, frozenset(EventKind), self._cluster.version)
+            return self._told(turn, kept, now)
         effects: list[do.Effect] = []
         for placement in placed.placements:
             self._nominations.forget(placement.pod.uid)
@@ -111,12 +116,17 @@ class GangDeciding:
         text = f"gang {turn.key} is not complete: {there} of {turn.minimum} members are here"
         tallies = {INCOMPLETE: Tally(0, ())}
         refusal = Refusal(text, tallies, frozenset(), self._cluster.version)
+        self._unkeep(turn)
         if turn.group.since < 0:
             turn.group.since = now
         if now < turn.group.since + INCOMPLETE_S:
             self._waiting.sleep(turn.group, refusal, turn.group.since + INCOMPLETE_S)
             return []
         return self._told(turn, refusal, now)
+
+    def _unkeep(self, turn: Turn) -> None:
+        for pod in turn.pods:
+            self._nominations.forget(pod.uid)
 
     def _told(self, turn: Turn, refusal: Refusal, now: float) -> list[do.Effect]:
         news = self._waiting.refuse_gang(turn.group, refusal, now)
@@ -141,12 +151,15 @@ class GangDeciding:
         group = turn.group
         if not turn.here:
             group.since = -1.0
+            if not self._nominations.waits(turn.key):
+                self._unkeep(turn)
             return []
         if group.since < 0:
             group.since = now
         if now < group.since + TIMEOUT_S:
             return []
         group.since = now
+        self._unkeep(turn)
         members = [self._cluster.pods[uid].pod for uid in self._cluster.census.gangs[turn.key]]
         words = f"gang {turn.key}: {turn.here} of {turn.minimum} members have a place"
         going = [pod for pod in members if pod.controlled and not pod.terminating]

@@ -39,6 +39,10 @@ class Picking:
         self._report = report
         self.fallbacks: dict[str, int] = {}  # by reason: how often the scores decided
 
+    def apart(self) -> "Picking":
+        """For questions: the same rules, but nothing is counted or told."""
+        return Picking(self._clock, self._limit_s)
+
     def pick(
         self, picker: Picker, verdicts: Verdicts, ask: Ask, found: tuple[Ints, Rows | None]
     ) -> Pick:

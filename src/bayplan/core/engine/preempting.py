@@ -12,6 +12,7 @@ from bayplan.core.engine import placing
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.preemption import TERMINATING, Plan, Preemption
+from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model.effects import Placement
@@ -22,6 +23,7 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 from bayplan.core.state.waiting import Waiter, Waiting
 
+KEPT = "what fits would take the room of a pod that others go for"
 DISPLACED = "the place that was kept for the pod went to a more important one"
 
 
@@ -103,6 +105,34 @@ class Preempting:
         self._nominations.doom(victims, owner)
         going = tuple(each for each in fresh if not each.terminating)
         return [do.Preempt(pod, node, going)] if going else []
+
+    def promised(self, newcomers: Sequence[Pod]) -> list[Pod]:
+        """The pods, not less important, that others go for, and that newcomers could be in the way
+        of by terms or ports. Their amounts and devices are held."""
+        if not self._nominations.owners:
+            return []
+        most = max(pod.priority for pod in newcomers)
+        mine = {pod.uid for pod in newcomers}
+        kept = [uid for uid in self._nominations.owners if uid in self._nominations]
+        pods = [self._waiting.pods[uid][0].pod for uid in kept if uid not in mine]
+        fussy = bool(self._cluster.terms.terms)
+        pods = [each for each in pods if each.priority >= most and (fussy or each.row.ports)]
+        return [each for each in pods if self._would_fit(each)]
+
+    def stand(self, promised: Sequence[Pod]) -> bool:
+        """Whether they all still fit in their places."""
+        return all(self._would_fit(pod) for pod in promised)
+
+    def _would_fit(self, pod: Pod) -> bool:
+        """Whether the pod fits in its place once all who go for it are gone."""
+        doomed, owner = self._nominations.doomed, self._nominations.owners[pod.uid]
+        verdicts = self._verdicts[pod.scheduler]
+        with self._cluster.trial():
+            row = self._nominations.release(pod.uid)
+            for uid in [uid for uid, owners in doomed.items() if owner in owners]:
+                self._cluster.remove(uid)
+            with asking(verdicts, pod) as ask:
+                return fits(verdicts, ask, row)
 
     def displace(self, pod: Pod, row: int, now: float) -> list[do.Effect]:
         """What is kept on the row for less important pods is given up."""

@@ -9,7 +9,7 @@ A gang whose members could not be spared is removed as a whole, on whatever node
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -65,9 +65,11 @@ class Tried(Struct, frozen=True):
 class Preemption:
     """Asks one profile."""
 
-    def __init__(self, verdicts: Verdicts) -> None:
+    def __init__(self, verdicts: Verdicts, doomed: Collection[str] = ()) -> None:
+        """`doomed`: uids of pods that are about to go already."""
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self._table = Removable(verdicts.cluster)
+        self._doomed = doomed
 
     def plan(self, ask: Ask) -> Plan | str:
         """What to remove, or kube-scheduler's words for why nothing would help."""
@@ -182,19 +184,35 @@ class Preemption:
         for row in rows:
             if not budget:
                 return
-            units = self._units(ask.pod, row)
-            if not units:
+            found = self._weighed(ask, row)
+            if found is None:
                 said.add(NO_VICTIMS, np.array([row]))
-                continue
-            found = self._on_trial(ask, row, units)
-            if isinstance(found, Tried):
+            elif isinstance(found, Tried):
                 budget -= 1
                 yield found
             else:
                 said.codes(np.array([row]), np.array([found]))
 
-    def _units(self, pod: Pod, row: int) -> list[Unit]:
-        """What can be removed from the row, the most important first: pods, or whole gangs."""
+    def _weighed(self, ask: Ask, row: int) -> Tried | int | None:
+        """Who must go from the row; or the reason why not even all are enough; None: nobody may.
+
+        A gang that would be left in part goes as a whole, or not at all.
+        """
+        whole: set[str] = set()
+        while True:
+            units = self._units(ask.pod, row, whole)
+            if not units:
+                return None
+            found = self._on_trial(ask, row, units)
+            if not isinstance(found, Tried):
+                return found
+            in_part = self._in_part(found.victims) - whole
+            if not in_part:
+                return found
+            whole |= in_part
+
+    def _units(self, pod: Pod, row: int, whole: set[str]) -> list[Unit]:
+        """What can be removed from the row, the most important first: pods, and whole gangs."""
         residents, gangs = self._cluster.pods, self._cluster.census.gangs
         units: dict[str, Unit] = {}
         for each in self._table.pods[row]:
@@ -202,11 +220,24 @@ class Preemption:
             if gang is not None and pod.gang is not None and gang.key == pod.gang.key:
                 continue
             members: Unit = (residents[each.uid],)
-            if gang is not None and len(gangs[gang.key]) <= gang.minimum:
+            if gang is not None and gang.key in whole:
                 name, members = gang.key, tuple(residents[uid] for uid in gangs[gang.key])
             if all(member.pod.priority < pod.priority for member in members):
                 units.setdefault(name, members)
         return list(units.values())
+
+    def _in_part(self, victims: Sequence[Pod]) -> set[str]:
+        """The gangs that would run with fewer than their minimum."""
+        residents, gone = self._cluster.pods, {pod.uid for pod in victims}
+        found = set()
+        for key in {pod.gang.key for pod in victims if pod.gang is not None}:
+            members = [residents[uid].pod for uid in self._cluster.census.gangs[key]]
+            minimum = max(pod.gang.minimum for pod in members if pod.gang is not None)
+            going = gone.union(self._doomed, (pod.uid for pod in members if pod.terminating))
+            stay = [pod for pod in members if pod.uid not in going]
+            if len(stay) < minimum and any(pod.uid not in gone for pod in members):
+                found.add(key)
+        return found
 
     def _on_trial(self, ask: Ask, row: int, units: list[Unit]) -> Tried | int:
         """The units that cannot be spared, or the reason why not even all of them are enough."""

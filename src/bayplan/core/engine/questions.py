@@ -28,15 +28,19 @@ class asking:
     def __init__(self, verdicts: Verdicts, pod: Pod) -> None:
         self._cluster, self._pod = verdicts.cluster, pod
         self._own: OwnTerms | None = None
+        self._sums: set[object] = set()  # that its terms had before
 
     def __enter__(self) -> Ask:
         cluster, pod = self._cluster, self._pod
         if pod.terms is not None:
             self._own = cluster.acquire_terms(pod.terms)
+            self._sums = set(self._own.sums)
         return Ask(pod, cluster.demand(pod.row), self._own, cluster.terms.concerning(pod))
 
     def __exit__(self, *_: object) -> None:
         if self._own is not None:
+            for key in [key for key in self._own.sums if key not in self._sums]:
+                self._own.forget_sums_of(key)
             self._cluster.release_terms(self._own)
 
 

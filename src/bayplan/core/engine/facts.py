@@ -1,0 +1,68 @@
+"""What the world says that is neither a pod nor a node, and whom it may help."""
+
+from collections.abc import Iterable
+
+from bayplan.core.model import events as on
+from bayplan.core.model.verdicts import Changed, EventKind
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.waiting import Waiting
+
+
+class Facts:
+    def __init__(self, cluster: Cluster, waiting: Waiting) -> None:
+        self._cluster, self._waiting = cluster, waiting
+
+    def learn(self, event: on.Event, now: float) -> None:
+        match event:
+            case on.NamespaceSeen(name, labels):
+                self._cluster.set_namespace(name, labels)
+                self._waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
+            case on.NamespaceGone(name):
+                self._cluster.set_namespace(name, None)
+                self._waiting.wake((EventKind.NAMESPACE_CHANGED,), now)
+            case on.KubeletRefused(node, resources):
+                if node in self._cluster.rows:
+                    for resource in resources:
+                        self._cluster.distrusted.refused(node, resource, now)
+            case on.BudgetSeen(budget):
+                self._cluster.budgets.set(budget.key, budget)
+            case on.BudgetGone(key):
+                self._cluster.budgets.set(key, None)
+            case on.DeviceClassSeen(name, resource):
+                self._see_device_class(name, resource, now)
+            case on.DeviceClassGone(name):
+                self._see_device_class(name, None, now)
+            case _:
+                self._learn_storage(event, now)
+
+    def _learn_storage(self, event: on.Event, now: float) -> None:
+        storage = self._cluster.storage
+        match event:
+            case on.ClaimSeen(claim):
+                if storage.set_claim(claim.key, claim):
+                    self._wake_claims((claim.key,), now)
+            case on.ClaimGone(key):
+                if storage.set_claim(key, None):
+                    self._wake_claims((key,), now)
+            case on.VolumeSeen(volume):
+                if storage.set_volume(volume.name, volume):
+                    self._wake_claims(storage.claims_on.get(volume.name, ()), now)
+            case on.VolumeGone(name):
+                if storage.set_volume(name, None):
+                    self._wake_claims(storage.claims_on.get(name, ()), now)
+            case on.StorageClassSeen(storage_class):
+                if storage.set_class(storage_class.name, storage_class):
+                    self._waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
+            case on.StorageClassGone(name):
+                if storage.set_class(name, None):
+                    self._waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
+            case on.StorageClassesHidden(hidden):
+                if storage.hide_classes(hidden):
+                    self._waiting.wake((EventKind.STORAGE_CLASS_CHANGED,), now)
+
+    def _wake_claims(self, keys: Iterable[str], now: float) -> None:
+        self._waiting.wake([Changed(EventKind.CLAIM_CHANGED, key) for key in keys], now)
+
+    def _see_device_class(self, name: str, resource: str | None, now: float) -> None:
+        if self._cluster.device_classes.set(name, resource):
+            self._waiting.wake((EventKind.DEVICE_CLASS_CHANGED,), now)

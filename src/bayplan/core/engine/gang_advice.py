@@ -1,0 +1,215 @@
+"""What is to be said of a gang: how many of it fit, what the next one lacks, and what would help.
+
+A smaller gang, pods that end, new nodes, victims. A member speaks for all of them.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from bayplan.core.engine import gangs
+from bayplan.core.engine.ground import Ground, daring
+from bayplan.core.engine.preemption import TERMINATING, Plan
+from bayplan.core.engine.questions import asking
+from bayplan.core.engine.room import MOST_NAMED, SYSTEM, kinds, names, new_name
+from bayplan.core.engine.what_if import new_node
+from bayplan.core.model.advice import Change, Explanation, GangState, Suggestion
+from bayplan.core.model.effects import Placement
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import Gang, Pod
+from bayplan.core.model.steps import AddNodes
+from bayplan.core.model.verdicts import Refusal
+from bayplan.core.state.removable import importance
+
+MOST_MEMBERS = 128  # of larger gangs only the minimum is looked at
+MOST_SPARED = 1024  # placements that are tried to spare victims
+FEWER = 3  # how often one node fewer, or one member more, is tried
+
+
+class Members:
+    """The members of a gang that wait, in a trial where nothing is kept for them."""
+
+    def __init__(self, ground: Ground, pod: Pod, gang: Gang) -> None:
+        self._ground, self._cluster, self._gang = ground, ground.cluster, gang
+        _, group = ground.engine.waiting.pods[pod.uid]
+        waiters = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
+        self._pods = [each.pod for each in waiters]
+        self._minimum = max(each.gang.minimum for each in self._pods if each.gang is not None)
+        self._bound = len(self._cluster.census.gangs.get(gang.key, ()))
+        self._missing = max(self._minimum - self._bound, 1)
+        ground.release(*self._pods)
+
+    def explain(self, pod: Pod) -> Explanation:
+        version = self._cluster.version
+        placed = self._placed(self._missing)
+        count = len(placed.placements)
+        state = GangState(self._gang.key, self._minimum, self._bound, len(self._pods), count)
+        said = Explanation(
+            version=version, pod=pod.key, state="waits", ok=False, message="", gang=state
+        )
+        if len(self._pods) < self._missing:
+            there = self._bound + len(self._pods)
+            words = f"gang {self._gang.key} is not complete"
+            message = f"{words}: {there} of {self._minimum} members are here"
+            return replace(said, message=message, suggestions=tuple(self._smaller(count)))
+        if placed.ok:
+            fit = f"gang {self._gang.key}: {self._bound + count} of {self._minimum} members fit"
+            node = next((p.node for p in placed.placements if p.pod.uid == pod.uid), "")
+            message = f"{fit}: it waits for its turn"
+            return replace(said, state="fits", ok=True, message=message, node=node)
+        assert placed.refusal is not None
+        found = self._smaller(count)
+        if len(self._pods) <= MOST_MEMBERS:
+            taken = self._taken(self._pods)
+            ended = [] if taken else self._taken([daring(each, SYSTEM) for each in self._pods])
+            found += self._ended(ended) + self._nodes(placed) + self._victims(taken)
+        return replace(
+            said,
+            message=self._sentence(placed.refusal, count),
+            reasons=placed.refusal.tallies,
+            suggestions=tuple(found),
+        )
+
+    def _sentence(self, refusal: Refusal, count: int) -> str:
+        fit = self._bound + count
+        more = f"gang {self._gang.key}: {fit} of {self._minimum} members fit."
+        if self._ground.engine.nominations.waits(self._gang.key):
+            more = f"{more} preemption: {TERMINATING}"
+        return replace(refusal, more=more).sentence
+
+    def _placed(self, enough: int) -> gangs.Placed:
+        with self._cluster.trial():
+            return gangs.place(self._ground.verdicts, self._pods, enough, keep=True)
+
+    def _first(self, placed: gangs.Placed) -> str:
+        return placed.placements[0].node
+
+    # ---- what would help
+
+    def _smaller(self, count: int) -> list[Suggestion]:
+        """The largest minimum with which it would start."""
+        enough, proven = count, self._placed(count) if count else None
+        if proven is None or not proven.ok:
+            return []
+        for _ in range(FEWER):
+            more = self._placed(enough + 1) if enough < len(self._pods) else None
+            if more is None or not more.ok:
+                break
+            enough, proven = enough + 1, more
+        minimum = self._bound + enough
+        if minimum >= self._minimum:
+            return []
+        text = f"start with {minimum} members instead of {self._minimum}"
+        return [Suggestion("gang", text, self._first(proven), Change(minimum=minimum))]
+
+    def _nodes(self, placed: gangs.Placed) -> list[Suggestion]:
+        """As few as possible of the smallest kind that would do."""
+        there = {each.pod.uid for each in placed.placements}
+        refused = next(pod for pod in self._pods if pod.uid not in there)
+        for like in kinds(self._ground, refused)[:MOST_NAMED]:
+            count = self._count(like)
+            proven = self._with(like, count) if count else None
+            if proven is None:
+                continue
+            for _ in range(FEWER):
+                fewer = self._with(like, count - 1) if count > 1 else None
+                if fewer is None:
+                    break
+                count, proven = count - 1, fewer
+            text = f"add {count} node{'s' if count > 1 else ''} like {like.name}"
+            change = Change(nodes=AddNodes(like.name, count))
+            return [Suggestion("node", text, self._first(proven), change)]
+        return []
+
+    def _count(self, like: Node) -> int:
+        """How many are needed if each is added when a member needs it; 0: they do not help."""
+        added = there = 0
+        with self._cluster.trial():
+            for pod in self._pods:
+                if there == self._missing:
+                    break
+                if self._ground.place(pod) is None:
+                    row = self._add(like)
+                    if not self._ground.fits(pod, row):
+                        return 0
+                    self._ground.place(pod, row=row)
+                    added += 1
+                there += 1
+        return added
+
+    def _with(self, like: Node, count: int) -> gangs.Placed | None:
+        with self._cluster.trial():
+            for _ in range(count):
+                self._add(like)
+            placed = self._placed(self._missing)
+        return placed if placed.ok else None
+
+    def _add(self, like: Node) -> int:
+        return self._cluster.add_node(new_node(like, new_name(self._ground, like)))
+
+    def _ended(self, pods: Sequence[Pod]) -> list[Suggestion]:
+        proven = self._without(pods) if 0 < len(pods) <= MOST_NAMED else None
+        if proven is None:
+            return []
+        text = f"wait until {names(pods)} {'has' if len(pods) == 1 else 'have'} ended"
+        change = Change(evict=tuple(pod.key for pod in pods))
+        return [Suggestion("end", text, self._first(proven), change)]
+
+    def _victims(self, pods: Sequence[Pod]) -> list[Suggestion]:
+        proven = self._without(pods) if pods else None
+        if proven is None:
+            return []
+        if all(pod.preempts for pod in self._pods):
+            text = f"it may preempt {names(pods)}, by itself"
+        else:
+            text = f"remove {names(pods)}; it may not preempt (preemptionPolicy is Never)"
+        change = Change(evict=tuple(pod.key for pod in pods))
+        return [Suggestion("victims", text, self._first(proven), change)]
+
+    # ---- who would have to go
+
+    def _taken(self, members: Sequence[Pod]) -> list[Pod]:
+        """The pods that would go for the members, one member after the other; none: in vain."""
+        gone: dict[str, Pod] = {}
+        there = 0
+        with self._cluster.trial():
+            for member in members:
+                if there == self._missing:
+                    break
+                there += self._make_room(member, gone) is not None
+        if there < self._missing:
+            return []
+        return self._unspared(sorted(gone.values(), key=importance))
+
+    def _make_room(self, member: Pod, gone: dict[str, Pod]) -> Placement | None:
+        ground, cluster = self._ground, self._cluster
+        placed = ground.place(member)
+        if placed is not None:
+            return placed
+        with asking(ground.verdicts, daring(member)) as ask:
+            plan = ground.preemption.plan(ask)
+        if not isinstance(plan, Plan):
+            return None
+        row = cluster.rows[plan.node]
+        ground.release(*(p for p in cluster.holds.on(row) if p.priority < member.priority))
+        gone |= {victim.uid: victim for victim in plan.victims}
+        ground.remove(*plan.victims)
+        return ground.place(member, row=row) if ground.fits(member, row) else None
+
+    def _unspared(self, pods: list[Pod]) -> list[Pod]:
+        """Without those that need not go; the members of a gang go together."""
+        units: dict[str, list[Pod]] = {}
+        for pod in pods:
+            units.setdefault(pod.uid if pod.gang is None else pod.gang.key, []).append(pod)
+        left = dict(units)
+        for name in list(units)[: MOST_SPARED // len(self._pods)]:
+            rest = [pod for other, unit in left.items() if other != name for pod in unit]
+            if self._without(rest) is not None:
+                del left[name]
+        return [pod for unit in left.values() for pod in unit]
+
+    def _without(self, pods: Sequence[Pod]) -> gangs.Placed | None:
+        with self._cluster.trial():
+            self._ground.remove(*pods)
+            placed = self._placed(self._missing)
+        return placed if placed.ok else None

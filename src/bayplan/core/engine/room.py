@@ -1,0 +1,278 @@
+"""What else would make room for a pod: others that end, move or go, and new nodes.
+
+Which pods are worth a try is guessed from their amounts, on the rows that lack least; a trial
+decides. So what is found is true, and on very large clusters not all is looked at.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, islice
+
+import numpy as np
+from msgspec import Struct
+
+from bayplan.core.engine import explain
+from bayplan.core.engine.bounds import label_keys
+from bayplan.core.engine.ground import Ground, daring
+from bayplan.core.engine.preemption import Plan
+from bayplan.core.engine.questions import asking
+from bayplan.core.engine.victims import budgets_by_namespace, violates
+from bayplan.core.engine.what_if import new_node
+from bayplan.core.model.advice import Change, Move, Suggestion
+from bayplan.core.model.effects import Placement
+from bayplan.core.model.nodes import Node
+from bayplan.core.model.pods import Pod, RowKey
+from bayplan.core.model.steps import AddNodes
+from bayplan.core.plugins.node_affinity import named_nodes
+from bayplan.core.state.arrays import Ints, Rows
+from bayplan.core.state.demand import NOT_ASKED
+from bayplan.core.state.removable import start_of
+from bayplan.core.state.view import View
+
+MOST_ROWS = 1000  # looked at for pods that end or move
+MOST_TRIALS = 32  # of one kind
+MOST_PAIRED_ROWS = 64
+MOST_PER_ROW = 16  # pods of which two would move
+MOST_KINDS = 16  # of nodes
+MOST_NAMED = 8  # pods in one suggestion
+SYSTEM = 2_000_000_000  # priorities from here on are the cluster's own
+
+
+class Neighbour(Struct, frozen=True, gc=False):
+    """A placed pod that might make room on its row."""
+
+    pod: Pod
+    row: int
+
+
+class Room:
+    """One question's."""
+
+    def __init__(self, ground: Ground, pod: Pod) -> None:
+        self._ground, self._cluster, self._pod = ground, ground.cluster, pod
+        with asking(ground.verdicts, pod) as ask:
+            verdict = ground.verdicts.refusals(ask, View(self._cluster))
+            helps = explain.preemption_helps(ground.verdicts, ask, verdict)
+            self._asked = np.flatnonzero(ask.demand.need != NOT_ASKED)
+            self._need: Ints = ask.demand.need[self._asked]
+        self._rows = self._nearest(np.flatnonzero(helps))
+        self._neighbours = [
+            Neighbour(resident.pod, row)
+            for row in self._rows.tolist()
+            for resident in self._cluster.residents[row].values()
+            if resident.pod.priority < SYSTEM and named_nodes(resident.pod.row) is None
+        ]
+        self._takes = self._taken()
+        self._homes: dict[RowKey, frozenset[int]] = {}
+
+    def _nearest(self, rows: Rows) -> Rows:
+        """Those that lack least, by their amounts."""
+        at = np.ix_(rows, self._asked)
+        short = np.maximum(self._need - self._cluster.free[at], 0)
+        lack = (short / np.maximum(self._cluster.allocatable[at], 1)).sum(axis=1)
+        return rows[np.argsort(lack, kind="stable")[:MOST_ROWS]]
+
+    def _taken(self) -> Ints:
+        """Neighbours × asked amounts."""
+        kept: dict[RowKey, Ints] = {}
+        lines = []
+        for each in self._neighbours:
+            line = kept.get(each.pod.row)
+            if line is None:
+                line = kept[each.pod.row] = self._cluster.demand(each.pod.row).take[self._asked]
+            lines.append(line)
+        return np.array(lines, dtype=np.int64).reshape(len(lines), len(self._asked))
+
+    def _enough(self) -> list[Neighbour]:
+        """Those whose amounts alone would be enough."""
+        rows = np.array([each.row for each in self._neighbours], dtype=np.intp)
+        free = self._cluster.free[np.ix_(rows, self._asked)] + self._takes
+        found = np.flatnonzero((free >= self._need).all(axis=1)).tolist()
+        return [self._neighbours[at] for at in found]
+
+    # ---- pods that end
+
+    def ends(self) -> list[Suggestion]:
+        """A pod whose end is enough; those that are on their way out, the least important and the
+        oldest first. If no single one is, those that would have to end together."""
+        singles = sorted(self._enough(), key=lambda each: _soonest(each.pod))
+        for each in singles[:MOST_TRIALS]:
+            if placed := self._without((each.pod,), each.row):
+                return [_ended((each.pod,), placed)]
+        plan = self._plan(daring(self._pod, SYSTEM))
+        if plan is None or not 0 < len(plan.victims) <= MOST_NAMED:
+            return []
+        placed = self._without(plan.victims, self._cluster.rows[plan.node])
+        return [_ended(plan.victims, placed)] if placed else []
+
+    def _without(self, pods: Sequence[Pod], row: int) -> Placement | None:
+        """Where the pod would go if these ended; looked at on the row first."""
+        with self._cluster.trial():
+            self._ground.remove(*pods)
+            return self._ground.place(self._pod) if self._ground.fits(self._pod, row) else None
+
+    # ---- pods that go for it
+
+    def victims(self) -> list[Suggestion]:
+        plan = self._plan(daring(self._pod))
+        if plan is None or not plan.victims:
+            return []
+        with self._cluster.trial():
+            row = self._cluster.rows[plan.node]
+            lower = [p for p in self._cluster.holds.on(row) if p.priority < self._pod.priority]
+            self._ground.release(*lower)
+            placed = self._without(plan.victims, row)
+        if placed is None:
+            return []
+        if self._pod.preempts:
+            text = f"it may preempt {names(plan.victims)}, by itself"
+        else:
+            text = f"remove {names(plan.victims)}; it may not preempt (preemptionPolicy is Never)"
+        if plan.violations:
+            text += f"; that breaks {plan.violations} disruption budget(s)"
+        evict = tuple(victim.key for victim in plan.victims)
+        return [Suggestion("victims", text, placed.node, Change(evict=evict))]
+
+    def _plan(self, pod: Pod) -> Plan | None:
+        with asking(self._ground.verdicts, pod) as ask:
+            plan = self._ground.preemption.plan(ask)
+        return plan if isinstance(plan, Plan) else None
+
+    # ---- pods that move
+
+    def moves(self) -> list[Suggestion]:
+        """One pod that would do as well elsewhere, or two of one node."""
+        tries = islice(self._movable(), MOST_TRIALS)
+        moved = next(filter(None, map(self._moved, tries)), None)
+        return [moved] if moved else []
+
+    def _movable(self) -> Iterator[tuple[Neighbour, ...]]:
+        singles = sorted(self._enough(), key=lambda each: _lightest(each.pod))
+        yield from ((each,) for each in singles if self._can_move(each))
+        of_row: dict[int, list[int]] = {}
+        near = set(self._rows[:MOST_PAIRED_ROWS].tolist())
+        for at, each in enumerate(self._neighbours):
+            if each.row in near and len(of_row.get(each.row, ())) < MOST_PER_ROW:
+                of_row.setdefault(each.row, []).append(at)
+        for row, members in of_row.items():
+            left = self._need - self._cluster.free[row, self._asked]
+            for one, other in combinations(members, 2):
+                if (self._takes[one] + self._takes[other] >= left).all():
+                    pair = (self._neighbours[one], self._neighbours[other])
+                    if all(map(self._can_move, pair)):
+                        yield pair
+
+    def _can_move(self, each: Neighbour) -> bool:
+        """Whether somebody would make it anew, and a node has room for it now."""
+        pod = each.pod
+        if not pod.controlled or pod.terminating or pod.gang is not None:
+            return False
+        if pod.terms is not None or self._cluster.terms.concerning(pod):
+            return True  # where it could go depends on where it is not
+        homes = self._homes.get(pod.row)
+        if homes is None:
+            if len(self._homes) == MOST_KINDS:
+                return False
+            homes = self._homes[pod.row] = frozenset(self._ground.rows(pod).tolist())
+        return bool(homes - {each.row})
+
+    def _moved(self, several: Sequence[Neighbour]) -> Suggestion | None:
+        pods, row = [each.pod for each in several], several[0].row
+        budgets = budgets_by_namespace(self._cluster.budgets.by_key.values())
+        if any(violates(pods, budgets)):
+            return None
+        with self._cluster.trial():
+            self._ground.remove(*pods)
+            if not self._ground.fits(self._pod, row):
+                return None
+            with self._cluster.trial():  # elsewhere means: where the pod itself will not be
+                if self._ground.place(self._pod, row=row) is None:
+                    return None
+                places = [self._ground.place(pod, avoid=row) for pod in pods]
+            targets = [self._cluster.rows[placed.node] for placed in places if placed]
+            if len(targets) < len(pods):
+                return None
+            moved = []
+            for pod, target in zip(pods, targets, strict=True):
+                fits = self._ground.fits(pod, target)
+                placed = self._ground.place(pod, row=target) if fits else None
+                if placed is None:
+                    return None
+                moved.append(Move(pod.key, self._cluster.name(row), placed.node, placed.held))
+            placed = self._ground.place(self._pod)
+        if placed is None:
+            return None
+        words = [f"{each.pod} from {each.from_node} to {each.to_node}" for each in moved]
+        text = f"move {' and '.join(words)}"
+        return Suggestion("move", text, placed.node, Change(moves=tuple(moved)))
+
+
+# ---- new nodes
+
+
+def nodes(ground: Ground, pod: Pod) -> list[Suggestion]:
+    """One more of the smallest kind of node that would do."""
+    for like in kinds(ground, pod):
+        with ground.cluster.trial():
+            row = ground.cluster.add_node(new_node(like, new_name(ground, like)))
+            placed = ground.place(pod) if ground.fits(pod, row) else None
+        if placed is not None:
+            text = f"add a node like {like.name}"
+            change = Change(nodes=AddNodes(like.name))
+            return [Suggestion("node", text, placed.node, change)]
+    return []
+
+
+def kinds(ground: Ground, pod: Pod) -> list[Node]:
+    """One node of each kind, the smallest first: what they have, and what the pod looks at."""
+    keys = tuple(dict.fromkeys(label_keys(pod)))
+    found: dict[object, Node] = {}
+    for node in ground.cluster.nodes[: ground.cluster.height]:
+        if node is None:
+            continue
+        labels = tuple(node.labels.get(key) for key in keys)
+        pools = tuple((pool.device_class, len(pool.devices)) for pool in node.pools)
+        kind = (tuple(node.allocatable.items()), node.taints, labels, pools)
+        found.setdefault(kind, node)
+    asked = [name for name, _ in pod.row.requests]
+    scarce = [name for name in asked if name not in ("cpu", "memory", "ephemeral-storage")]
+
+    def size(node: Node) -> tuple[object, ...]:
+        amounts = (node.allocatable.get(name, 0) for name in (*scarce, "cpu", "memory"))
+        return (*amounts, len(node.taints), node.name)
+
+    large = [node for node in found.values() if _holds(node, pod)]
+    return sorted(large, key=size)[:MOST_KINDS]
+
+
+def _holds(node: Node, pod: Pod) -> bool:
+    return all(node.allocatable.get(name, 0) >= amount for name, amount in pod.row.requests)
+
+
+def new_name(ground: Ground, like: Node, number: int = 1) -> str:
+    cluster = ground.cluster
+    while (name := f"{like.name}-new-{number}") in cluster.rows or name in cluster.orphans:
+        number += 1
+    return name
+
+
+def names(pods: Sequence[Pod]) -> str:
+    shown = ", ".join(pod.key for pod in pods[:MOST_NAMED])
+    more = len(pods) - MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _ended(pods: Sequence[Pod], placed: Placement) -> Suggestion:
+    if all(pod.terminating for pod in pods):
+        text = f"wait until {names(pods)} is gone, which is terminating"
+    else:
+        text = f"wait until {names(pods)} {'has' if len(pods) == 1 else 'have'} ended"
+    return Suggestion("end", text, placed.node, Change(evict=tuple(pod.key for pod in pods)))
+
+
+def _soonest(pod: Pod) -> tuple[object, ...]:
+    return (not pod.terminating, pod.priority, start_of(pod), pod.uid)
+
+
+def _lightest(pod: Pod) -> tuple[object, ...]:
+    """The least important first, then the least lost work."""
+    return (pod.priority, -pod.saved_s, pod.uid)
