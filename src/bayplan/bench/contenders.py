@@ -30,6 +30,7 @@ class Running(Struct, frozen=True):
     process: Process
     is_ready: Callable[[], bool]
     port: int = 0  # of its metrics, where it has them
+    api: int = 0  # of questions, where it answers them
 
 
 class Contender(Struct, frozen=True):
@@ -52,7 +53,7 @@ def start_bayplan(plane: ControlPlane) -> Running:
         f"--api=127.0.0.1:{api}",
     ]
     process = Process("bayplan", command, plane.directory / "bayplan.log")
-    return Running(process, lambda: get(port, "/readyz") is not None, port)
+    return Running(process, lambda: get(port, "/readyz") is not None, port, api)
 
 
 def start_bare_loop(plane: ControlPlane) -> Running:

@@ -173,7 +173,7 @@ class Track:
         idle_cpu_s = self.idle_cpu_s(contender)
         self.cluster.add_pods(contender.scheduler, _prefix(contender, number), pods)
         time.sleep(self._settle_s)
-        watching = self._observe(pods)
+        watching = self.observe(pods)
         before = self._plane.request_counts()
         began, meter = time.monotonic(), Meter()
         running = contender.start(self._plane)
@@ -230,7 +230,7 @@ class Track:
         running = contender.start(self._plane)
         try:
             self.until_ready(running)
-            watching = self._observe(pods)
+            watching = self.observe(pods)
             self.cluster.add_pods(contender.scheduler, prefix, pods, per_second)
             waits = watching.wait(running.process, pods).waits_ms
         finally:
@@ -238,7 +238,7 @@ class Track:
         cuts = quantiles(waits, n=100, method="inclusive")
         return cuts[49], cuts[98]
 
-    def _observe(self, pods: int) -> "Watching":
+    def observe(self, pods: int) -> "Watching":
         self._observers += 1
         return Watching(self._plane, f"observer-{self._observers}", pods)
 

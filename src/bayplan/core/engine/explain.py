@@ -6,7 +6,7 @@ import numpy as np
 
 from bayplan.core.engine.verdicts import ABSENT, Verdicts, decoded, is_rejection
 from bayplan.core.model.verdicts import EventKind, Help, Reason, Refusal, Tally
-from bayplan.core.plugins.hooks import Ask, Explains, Hopeless
+from bayplan.core.plugins.hooks import Ask, Hopeless
 from bayplan.core.state.arrays import Ints, Mask
 from bayplan.core.state.view import View
 
@@ -55,8 +55,9 @@ def reasons(verdicts: Verdicts, ask: Ask, code: int) -> Iterator[Reason]:
         if rejection is not None:
             yield rejection
         return
-    if isinstance(plugin, Explains):
-        yield from plugin.explain(ask, bits)
+    explains = verdicts.profile.explains.get(plugin.name)
+    if explains is not None:
+        yield from explains.explain(ask, bits)
         return
     for bit, reason in enumerate(plugin.reasons(ask)):
         if bits >> bit & 1:

@@ -181,13 +181,16 @@ class GangDeciding:
         why = ""
         with self._cluster.trial():
             self._homes(turn)
-            for pod in turn.pods:
-                if len(placements) < turn.missing:
-                    found = self._make_room(turn, pod, victims)
-                    if isinstance(found, str):
-                        why = found
-                    else:
-                        placements.append(found)
+            for left, pod in zip(range(len(turn.pods), 0, -1), turn.pods, strict=True):
+                if len(placements) == turn.missing:
+                    break
+                if len(placements) + left < turn.missing:
+                    return why
+                found = self._make_room(turn, pod, victims)
+                if isinstance(found, str):
+                    why = found
+                else:
+                    placements.append(found)
             if len(placements) < turn.missing:
                 return why
             return GangPlan(tuple(placements), self._unspared(turn, placements, victims))

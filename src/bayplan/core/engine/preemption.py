@@ -10,9 +10,11 @@ A gang whose members could not be spared is removed as a whole, on whatever node
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from bayplan.core.devices.wanted import wanted
 from bayplan.core.engine import explain
@@ -125,21 +127,21 @@ class Preemption:
         """The best plan that a trial proves."""
         now_s = max(ask.pod.created_s, self._table.saved.max(initial=0.0))
         parts = [plans_of([(each.victims, each.violations) for each in tried], now_s)]
-        rows = [each.row for each in tried]
+        rows: Rows = np.array([each.row for each in tried], dtype=np.intp)
         if columns is not None:
             parts.append(columns.plans(now_s))
-            rows += columns.rows.tolist()
-        keys = order.order(_joined(parts))
-        last = self._cluster.hashes[rows] if rows else np.zeros(0, dtype=np.uint32)
-        for at in np.lexsort((last, *reversed(keys))).tolist():
+            rows = np.concatenate((rows, columns.rows))
+        keys = (*order.order(_joined(parts)), self._cluster.hashes[rows])
+        for at in _from_least(keys, len(rows)):
             if at < len(tried):
                 victims, violations = tried[at].victims, tried[at].violations
             else:
                 assert columns is not None
                 victims = columns.victims(at - len(tried))
                 violations = int(parts[1].violations[at - len(tried)])
-            if self._proves(ask, rows[at], victims):
-                return Plan(self._cluster.name(rows[at]), victims, violations)
+            row = int(rows[at])
+            if self._proves(ask, row, victims):
+                return Plan(self._cluster.name(row), victims, violations)
         return None
 
     def _proves(self, ask: Ask, row: int, victims: Sequence[Pod]) -> bool:
@@ -290,6 +292,17 @@ class _Said:
 
     def message(self) -> str:
         return explain.message(self._verdicts.cluster.node_count, self._tallies)
+
+
+def _from_least(keys: Sequence[NDArray[Any]], count: int) -> Iterator[int]:
+    """Positions by the first key, then the next …; nearly always the first is enough."""
+    left = np.arange(count)
+    while len(left):
+        best = left
+        for key in keys:
+            best = best[key[best] == key[best].min()]
+        yield int(best[0])
+        left = left[left != best[0]]
 
 
 def _joined(parts: Sequence[Plans]) -> Plans:

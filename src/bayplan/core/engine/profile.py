@@ -14,6 +14,7 @@ from bayplan.core.plugins.hooks import (
     Admit,
     Bind,
     Choose,
+    Explains,
     Filter,
     Order,
     Permit,
@@ -91,6 +92,10 @@ class Profile:
         self.restricts: list[tuple[int, Restrict]] = []
         self.refusers: list[Filter] = [cast(Filter, None)]  # by number; 0 is not given
         self._number(filters)
+        # A look at a protocol takes longer than many an answer.
+        self.explains: dict[str, Explains] = {
+            cast(Filter, each).name: each for each in filters if isinstance(each, Explains)
+        }
         self.scores: list[tuple[int, Score]] = [
             (weight, instances[name]) for name, weight in chosen.get("score", ())
         ]

@@ -209,6 +209,8 @@ class Verdicts:
         refused: Ints | None = None
         for number, codes in self._codes(ask, view):
             refused = merged(refused, number, codes)
+            if refused is not None and len(refused) == 1:
+                break
         if refused is None:
             refused = np.zeros(len(view), dtype=np.int64)
         if view.rows is None and self.cluster.vacant:

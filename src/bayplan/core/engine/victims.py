@@ -26,6 +26,7 @@ from bayplan.core.state.demand import NOT_ASKED
 from bayplan.core.state.removable import NOBODY, Removable, start_of
 from bayplan.core.state.view import View
 
+_NOTHING = np.uint64(0)
 LOWEST = 1 << 31  # priorities are counted from here, as kube-scheduler sums them
 
 
@@ -53,106 +54,132 @@ class Columns:
         self._ask, self._table, self._checks = ask, table, checks
         self._cluster = table.cluster
         removable = table.priority[rows] < ask.pod.priority
-        some = removable.any(axis=1)
-        self.without = rows[~some]  # rows where nobody may be removed
-        self.rows, removable = rows[some], removable[some]
-        budgets = budgets_by_namespace(self._cluster.budgets.by_key.values())
-        self.violating = self._violating(removable, budgets)
-        order = np.where(removable, np.where(self.violating, 0, 1), 2).argsort(
-            axis=1, kind="stable"
-        )
-        depth = int(removable.sum(axis=1).max(initial=0))
-        self.order = order[:, :depth]
-        self.there = np.take_along_axis(removable, self.order, 1)
-        self.violating = np.take_along_axis(self.violating, self.order, 1)
+        count = removable.sum(axis=1)
+        self.without = rows[count == 0]  # rows where nobody may be removed
+        self.rows, removable, count = rows[count > 0], removable[count > 0], count[count > 0]
+        depth = int(count.max(initial=0))
+        self.violating = self._violating(removable)
+        self.order: Rows | None = None  # ranks by turn; None: as they stand
+        if removable[:, 0].all() and self.violating is None:
+            self.there = removable[:, :depth]
+        else:
+            turn = np.where(removable, 1, 2)
+            if self.violating is not None:
+                turn -= self.violating
+            self.order = turn.argsort(axis=1, kind="stable")[:, :depth]
+            self.there = np.take_along_axis(removable, self.order, 1)
         self._spare(removable)
 
     # ---- what follows
 
     def plans(self, now_s: float) -> Plans:
-        table, victims = self._table, self.victim
-        priority = self._ranked(table.priority)
-        highest = np.where(victims, priority, -NOBODY).max(axis=1, initial=-NOBODY)
-        first = victims & (priority == highest[:, np.newaxis])
-        lost = np.maximum(now_s - self._ranked(table.saved), 0.0)
+        table, victim = self._table, self.victim
+        priority = self._by_turn(table.priority)
+        highest = np.where(victim, priority, -NOBODY).max(axis=1, initial=-NOBODY)
+        first = victim & (priority == highest[:, np.newaxis])
+        lost = np.maximum(now_s - self._by_turn(table.saved), 0.0)
+        count = victim.sum(axis=1)
+        violations = np.zeros_like(count)
+        if self.violating is not None:
+            violations = (victim & self._by_turn(self.violating, gathered=True)).sum(axis=1)
         return Plans(
-            (victims & self.violating).sum(axis=1),
+            violations,
             highest,
-            np.where(victims, priority + LOWEST, 0).sum(axis=1),
-            victims.sum(axis=1),
-            np.where(first, self._ranked(table.start), np.inf).min(axis=1, initial=np.inf),
-            np.where(victims, lost, 0.0).sum(axis=1),
+            (priority * victim).sum(axis=1) + LOWEST * count,
+            count,
+            np.where(first, self._by_turn(table.start), np.inf).min(axis=1, initial=np.inf),
+            (lost * victim).sum(axis=1),
         )
 
     def victims(self, at: int) -> tuple[Pod, ...]:
         """The most important first."""
         pods = self._table.pods[int(self.rows[at])]
-        return tuple(pods[rank] for rank in sorted(self.order[at][self.victim[at]].tolist()))
+        ranks = np.flatnonzero(self.victim[at])
+        if self.order is not None:
+            ranks = np.sort(self.order[at][ranks])
+        return tuple(pods[rank] for rank in ranks.tolist())
 
     # ---- working it out
 
     def _spare(self, removable: Mask) -> None:
         table, need = self._table, self._need()
         columns = np.flatnonzero(need != NOT_ASKED)
-        takes, keys = table.takes(columns), self._ranked(table.key)
-        ranks = range(self.order.shape[1])
-        back = [takes[keys[:, rank]].T * self.there[:, rank] for rank in ranks]
-        free = self._cluster.free[self.rows].T.copy()
+        takes, keys = table.takes(columns), self._by_turn(table.key)
+        turns = range(self.there.shape[1])
+        free = self._cluster.free[np.ix_(self.rows, columns)].T.copy()
+        back = [takes[keys[:, turn]].T * self.there[:, turn] for turn in turns]
         for amounts in back:
-            free[columns] += amounts
+            free += amounts
         pools = [_Pool(table, want, self.rows, removable) for want in self._checks.wants]
-        self.refused = self._codes(free, pools)  # even without them all: why
-        helped = self.refused == 0
-        self.kept_out = self.rows[~helped], self.refused[~helped]
-        self._keep(helped)
-        left, asked = free[columns][:, helped], need[columns, np.newaxis]
+        held = [self._by_turn(pool.held, gathered=True) for pool in pools]
+        asked = need[columns, np.newaxis]
+        short = (free < asked).any(axis=0)
         for pool in pools:
-            pool.keep(helped)
-        self.victim: Mask = np.zeros(self.order.shape, dtype=np.bool_)
-        for rank in ranks:
-            with_it = left - back[rank][:, helped]
-            fits = self.there[:, rank] & ~(with_it < asked).any(axis=0)
-            held = [np.take_along_axis(pool.held, self.order, 1)[:, rank] for pool in pools]
+            short |= ~pool.serves(_NOTHING)
+        if short.any():
+            self.kept_out = self.rows[short], self._codes(columns, free, pools)[short]
+            self._keep(~short)
+            free, back = free[:, ~short], [amounts[:, ~short] for amounts in back]
+            held = [bits[~short] for bits in held]
+            for pool in pools:
+                pool.keep(~short)
+        else:
+            self.kept_out = self.rows[:0], np.zeros(0, dtype=np.int64)
+        self.victim: Mask = np.zeros(self.there.shape, dtype=np.bool_)
+        for turn in turns:
+            there = self.there[:, turn]
+            with_it = free - back[turn]
+            fits = there & (with_it >= asked).all(axis=0)
             for pool, bits in zip(pools, held, strict=True):
-                fits &= pool.serves(bits)
-            left = np.where(fits, with_it, left)
+                fits &= pool.serves(bits[:, turn])
+            np.copyto(free, with_it, where=fits)
             for pool, bits in zip(pools, held, strict=True):
-                pool.busy |= np.where(fits, bits, np.uint64(0))
-            self.victim[:, rank] = self.there[:, rank] & ~fits
+                np.bitwise_or(pool.busy, bits[:, turn], out=pool.busy, where=fits)
+            self.victim[:, turn] = there & ~fits
 
     def _need(self) -> Ints:
         if self._checks.fit is None:
             return np.full(self._cluster.free.shape[1], NOT_ASKED)
         return self._checks.fit[1].needed(self._ask)
 
-    def _codes(self, free: Ints, pools: Sequence["_Pool"]) -> Ints:
+    def _codes(self, columns: Rows, free: Ints, pools: Sequence["_Pool"]) -> Ints:
         """Per row 0, or why the pod does not fit there: the number of a plugin and its reasons."""
         refused: Ints | None = None
         if self._checks.fit is not None:
             number, fit = self._checks.fit
-            refused = merged(
-                None, number, fit.refuse(self._ask, Freed(self._cluster, self.rows, free))
-            )
+            whole = self._cluster.free[self.rows].T.copy()
+            whole[columns] = free
+            view = Freed(self._cluster, self.rows, whole)
+            refused = merged(None, number, fit.refuse(self._ask, view))
         for at, pool in enumerate(pools):
-            short = np.where(pool.serves(np.uint64(0)), 0, SHORT << BITS * at)
+            short = np.where(pool.serves(_NOTHING), 0, SHORT << BITS * at)
             refused = merged(refused, self._checks.devices, short)
         return np.zeros(len(self.rows), dtype=np.int64) if refused is None else refused
 
-    def _violating(self, removable: Mask, budgets: dict[str, list[Budget]]) -> Mask:
+    def _violating(self, removable: Mask) -> Mask | None:
+        """By rank, those whose removal breaks a budget; None where there are none."""
+        budgets = budgets_by_namespace(self._cluster.budgets.by_key.values())
+        if not budgets:
+            return None
         found: Mask = np.zeros(removable.shape, dtype=np.bool_)
-        if budgets:
-            for at, row in enumerate(self.rows.tolist()):
-                ranks = np.flatnonzero(removable[at]).tolist()
-                pods = [self._table.pods[row][rank] for rank in ranks]
-                found[at, ranks] = violates(pods, budgets)
+        for at, row in enumerate(self.rows.tolist()):
+            ranks = np.flatnonzero(removable[at]).tolist()
+            found[at, ranks] = violates([self._table.pods[row][rank] for rank in ranks], budgets)
         return found
 
-    def _ranked(self, column: NDArray[Any]) -> NDArray[Any]:
-        return np.take_along_axis(column[self.rows], self.order, 1)
+    def _by_turn(self, column: NDArray[Any], *, gathered: bool = False) -> NDArray[Any]:
+        """Rows × turns, of rows × ranks."""
+        lines = column if gathered else column[self.rows]
+        if self.order is None:
+            return lines[:, : self.there.shape[1]]
+        return np.take_along_axis(lines, self.order, 1)
 
     def _keep(self, mask: Mask) -> None:
-        self.rows, self.order = self.rows[mask], self.order[mask]
-        self.there, self.violating = self.there[mask], self.violating[mask]
+        self.rows, self.there = self.rows[mask], self.there[mask]
+        if self.order is not None:
+            self.order = self.order[mask]
+        if self.violating is not None:
+            self.violating = self.violating[mask]
 
 
 class _Pool:
@@ -162,7 +189,7 @@ class _Pool:
         name = want.device_class
         self._count = want.count
         self.held: Bits = table.held[name][rows]  # rows × ranks
-        stays = np.where(removable, np.uint64(0), self.held)
+        stays = np.where(removable, _NOTHING, self.held)
         self.busy: Bits = np.bitwise_or.reduce(stays, axis=1) | table.kept[name][rows]
         self._usable = table.usable[name][rows]
         self._counted = table.counted(name)[rows]  # no devices are published: they are only counted
