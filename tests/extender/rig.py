@@ -12,7 +12,7 @@ import trustme
 
 from bayplan.extender import wire
 from bayplan.extender.server import NotLeading
-from bayplan.extender.tls import TlsFiles
+from bayplan.web.tls import TlsFiles
 
 HOST = "127.0.0.1"
 POD: dict[str, Any] = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}}

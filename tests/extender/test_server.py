@@ -9,10 +9,11 @@ from contextlib import suppress
 
 import pytest
 
-from bayplan.extender import door, wire
-from bayplan.extender.door import Connection, Limits
+from bayplan.extender import wire
 from bayplan.extender.server import serving
 from bayplan.kube.read import Reader
+from bayplan.web import door
+from bayplan.web.door import Connection, Limits
 from bayplan.web.server import BadAddress
 from tests.extender.rig import BIND, FILTER, HOST, POD, Client, Stub, ask, connected, request
 

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from bayplan.extender.door import Limits
 from bayplan.extender.server import serving
-from bayplan.extender.tls import BadTls, Tls, TlsFiles
+from bayplan.web.door import Limits
+from bayplan.web.tls import BadTls, Tls, TlsFiles
 from tests.extender.rig import BIND, HOST, Stub, connected, request, trusting, write_files
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from bayplan.core.model.effects import Preempt
 from bayplan.kube.client import LEASES, PODS, Client
+from bayplan.kube.read import Reader
 from bayplan.local.api import Api
 from bayplan.local.faults import Chances, Faults
 from bayplan.local.kubelets import Kubelets
@@ -148,6 +151,34 @@ def test_a_leader_that_is_cut_off_writes_nothing_after_its_time(away_s: float) -
             assert world.leader in (first, None, *world.replicas)
         first.transport.dead = False
         await world.until(lambda: all(map(world.node_of, names)), 120.0)
+
+    in_world(story)
+
+
+@pytest.mark.parametrize(("away_s", "deleted"), [(5.0, True), (12.0, False), (40.0, False)])
+def test_a_leader_that_is_cut_off_deletes_nobody_after_its_time(
+    away_s: float, deleted: bool
+) -> None:
+    """While its lease lasts, it tries again."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: world.leader)
+        first = world.leader
+        assert first is not None
+        await world.user.request(
+            "POST", PODS.path("default"), body=json.dumps(pod("victim", 1, None)).encode()
+        )
+        await world.until_bound("victim")
+        victim = Reader().pod(await world.user.request("GET", PODS.path("default", "victim")))
+        preemptor = replace(victim, name="preemptor", uid="uid-preemptor", node="")
+        first.transport.dead = True
+        first.service.writer.preempt(Preempt(preemptor, victim.node, (victim,)))
+        await world.clock.sleep(away_s)
+        first.transport.dead = False
+        await world.clock.sleep(90.0)
+
+        assert (world.api.store.get("pods", ("default", "victim")) is None) == deleted
+        assert first.service.writer.queued["put off"] == 0
 
     in_world(story)
 

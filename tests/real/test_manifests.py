@@ -17,17 +17,21 @@ VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletec
 BEYOND = ("impersonate", "bind", "escalate", "*")  # verbs that discovery does not name
 
 GRANTED = {  # group/resource: verbs, in every namespace
-    "/pods": {"get", "list", "watch"},
+    "/pods": {"get", "list", "watch", "delete"},
     "/nodes": {"list", "watch"},
     "/namespaces": {"list", "watch"},
     "/persistentvolumes": {"list", "watch"},
     "/persistentvolumeclaims": {"list", "watch", "patch"},
     "/pods/binding": {"create"},
+    "/pods/eviction": {"create"},
     "/pods/status": {"patch"},
     "/nodes/status": {"patch"},
     "events.k8s.io/events": {"create"},
     "storage.k8s.io/storageclasses": {"list", "watch"},
     "resource.k8s.io/deviceclasses": {"list", "watch"},
+    "policy/poddisruptionbudgets": {"list", "watch"},
+    "scheduling.k8s.io/priorityclasses": {"list"},
+    "node.k8s.io/runtimeclasses": {"list"},
 }
 
 
@@ -104,8 +108,9 @@ def test_kubectl_agrees(control_plane: ControlPlane, namespace: str) -> None:
 
     assert can_i("create", "pods", "--subresource=binding")
     assert can_i("patch", "persistentvolumeclaims")
-    assert not can_i("create", "pods", "--subresource=eviction")
-    for verb, resource in (("get", "secrets"), ("delete", "pods"), ("patch", "nodes"), ("*", "*")):
+    assert can_i("create", "pods", "--subresource=eviction")
+    assert can_i("delete", "pods")
+    for verb, resource in (("get", "secrets"), ("patch", "pods"), ("patch", "nodes"), ("*", "*")):
         assert not can_i(verb, resource)
 
 

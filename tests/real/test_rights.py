@@ -44,6 +44,26 @@ def test_our_role_is_enough_to_lead_bind_and_explain(wiped: ControlPlane, namesp
     assert "going without" not in log
 
 
+def test_our_role_is_enough_to_preempt(wiped: ControlPlane, namespace: str) -> None:
+    grant(wiped, namespace)
+    made = {"metadata": {"name": namespace}, "value": 1000}
+    wiped.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", made)
+    cluster = Cluster(wiped, namespace)
+    cluster.add_node("rights-2", 2)
+    cluster.add_pod("low", 2)
+    with start(wiped, namespace, namespace) as scheduler:
+        until(lambda: cluster.node_of("low") == "rights-2")
+        cluster.add_pod("high", 2, priorityClassName=namespace)
+        until(lambda: "deletionTimestamp" in cluster.pod("low")["metadata"])
+        until(lambda: cluster.reasons("low") == ["Scheduled", "Preempted"])
+        until(lambda: cluster.pod("high")["status"].get("nominatedNodeName") == "rights-2")
+        cluster.delete_pod("low")  # as its kubelet would in the end
+        until(lambda: cluster.node_of("high") == "rights-2")
+    log = scheduler.process.log.read_text()
+
+    assert "forbidden" not in log
+
+
 def test_the_toy_schedulers_account_and_role_are_enough_to_bind_its_pods(
     wiped: ControlPlane, namespace: str
 ) -> None:

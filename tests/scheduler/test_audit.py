@@ -221,6 +221,12 @@ def test_free_amounts_that_do_not_add_up() -> None:
     assert "nvidia.com/gpu 3" in difference.listed
 
 
+def test_a_place_that_is_kept_for_a_pod_is_no_difference() -> None:
+    engine = engine_of(BOUND)
+    engine.cluster.holds.hold(world.pod("preemptor", gpus=2), 0)
+    assert differences(engine, (BOUND,), NODES, SPACES).differences == []
+
+
 def test_namespaces() -> None:
     engine = engine_of()
 

@@ -9,10 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.budgets import Budget
+from bayplan.core.model.pods import Gang
 from bayplan.core.model.verdicts import Refusal
 from bayplan.kube.read import Reader
 from bayplan.scheduler.bundle import LEFT_OUT, Decisions, bundle, without_secrets
@@ -105,8 +108,32 @@ def test_a_thousand_decisions_are_kept() -> None:
     assert len(decisions) == 1000
     assert next(iter(decisions))[0] == 500.0
     decisions.add(do.Report("odd"), 1.0)
-    found = bundle(Engine(), {}, decisions, "")["decisions"]
-    assert found[-1] == {"now": 1.0, "do": "Report", "text": "odd"}
+    decisions.add(do.Preempt(pod, "n", (world.pod("q"),)), 2.0)
+    *_, report, preempt = bundle(Engine(), {}, decisions, "")["decisions"]
+    assert report == {"now": 1.0, "do": "Report", "text": "odd"}
+    assert preempt == {
+        "now": 2.0,
+        "do": "Preempt",
+        "pods": ("uid-p",),
+        "pod": "default/p",
+        "node": "n",
+        "victims": ["default/q"],
+    }
+
+
+def test_gangs_nominations_and_budgets_are_there() -> None:
+    engine = Engine()
+    gang = Gang("default/train", 2)
+    engine.handle(on.NodeSeen(world.node("a", 4)), 0.0)
+    member = replace(world.pod("m", node="a"), gang=gang, nominated="a")
+    engine.handle(on.PodSeen(member), 0.0)
+    engine.handle(on.BudgetSeen(Budget("red/b", "red", None, 1, frozenset("yx"))), 0.0)
+    found = bundle(engine, {}, Decisions(), "")
+    (pod,) = found["pods"]["a"]
+    assert (pod["gang"]["key"], pod["gang"]["minimum"]) == ("default/train", 2)
+    assert pod["nominated"] == "a"
+    (budget,) = found["budgets"]
+    assert (budget["key"], budget["allowed"], budget["disrupted"]) == ("red/b", 1, ["x", "y"])
 
 
 # ---- secrets

@@ -14,10 +14,9 @@ from bayplan.scheduler.feed import (
     NamedSink,
     PodSink,
     Unread,
-    namespace_kind,
-    node_kind,
 )
 from bayplan.scheduler.inbox import Inbox
+from bayplan.scheduler.kinds import kinds, namespace_kind, node_kind
 from tests.kube_net.manual_clock import ManualClock
 
 Json = dict[str, Any]
@@ -26,10 +25,12 @@ Json = dict[str, Any]
 class Feed:
     def __init__(self) -> None:
         self.inbox, self.words = Inbox(ManualClock()), list[str]()
-        reader = Reader()
+        reader = Reader(remark=self.words.append)
         self.pods = PodSink(self.inbox, self.words.append, reader)
         self.nodes = NamedSink(self.inbox, self.words.append, node_kind(reader))
         self.namespaces = NamedSink(self.inbox, self.words.append, namespace_kind(reader))
+        (budgets,) = (kind for kind in kinds(reader) if kind.what == "poddisruptionbudget")
+        self.budgets: NamedSink[Any] = NamedSink(self.inbox, self.words.append, budgets)
 
     def heard(self) -> list[on.Event]:
         return self.inbox.take(100)
@@ -154,6 +155,61 @@ def test_namespaces_come_and_go(feed: Feed) -> None:
     sink.put(item)
     sink.drop(item)
     assert feed.heard() == [on.NamespaceSeen("team", {"a": "b"}), on.NamespaceGone("team")]
+
+
+def test_budgets_come_change_and_go(feed: Feed) -> None:
+    found: Json = {"metadata": {"name": "b", "namespace": "team"}, "spec": {"selector": {}}}
+    for allowed in (0, 0, 2):
+        status = {"disruptionsAllowed": allowed, "currentHealthy": allowed}
+        feed.budgets.put(feed.budgets.decode(raw({**found, "status": status})))
+    feed.budgets.drop(feed.budgets.decode(raw(found)))
+    first, second, gone = feed.heard()
+    assert isinstance(first, on.BudgetSeen)
+    assert isinstance(second, on.BudgetSeen)
+    assert (first.budget.allowed, second.budget.allowed) == (0, 2)
+    assert gone == on.BudgetGone("team/b")
+
+
+def test_a_waiting_pod_whose_gang_cannot_be_read_is_left_out_and_spoken_of(feed: Feed) -> None:
+    told: list[Unread] = []
+    feed.pods.on_waiting_unread = told.append
+    spec = {"schedulerName": "bayplan"}
+    notes = {"bayplan.dev/gang": "train", "bayplan.dev/gang-min": "two"}
+    for _ in range(2):
+        feed.pod(pod(metadata={"annotations": notes}, spec=spec))
+    assert feed.heard() == [on.PodUnreadable("uid-p", "")]
+    why = (
+        "pod team/p: metadata.annotations[bayplan.dev/gang-min]: "
+        "'two' is not a whole number from 1 on"
+    )
+    assert feed.words == [f"a pod cannot be read: {why}"]
+    (item,) = told
+    assert (item.scheduler, item.why) == ("bayplan", why)
+    stand_in = item.stand_in
+    assert (stand_in.key, stand_in.uid, stand_in.scheduler) == ("team/p", "uid-p", "bayplan")
+    feed.pod(pod(metadata={"annotations": {**notes, "bayplan.dev/gang-min": "2"}}, spec=spec))
+    (seen,) = feed.heard()
+    assert isinstance(seen, on.PodSeen)
+    assert seen.pod.gang is not None
+
+
+def test_a_bound_pod_whose_gang_cannot_be_read_keeps_its_node_open(feed: Feed) -> None:
+    notes = {"bayplan.dev/gang": "train", "bayplan.dev/gang-min": "two"}
+    notes["bayplan.dev/checkpoint"] = "noon"
+    for _ in range(2):
+        feed.pod(pod(node="n", metadata={"annotations": notes}))
+    (seen,) = feed.heard()
+    assert isinstance(seen, on.PodSeen)
+    assert (seen.pod.node, seen.pod.checkpoint_s) == ("n", 0.0)
+    assert [word.split(": ")[:2] for word in feed.words] == [
+        ["pod team/p", "metadata.annotations[bayplan.dev/gang-min]"],
+        ["pod team/p", "metadata.annotations[bayplan.dev/checkpoint]"],
+    ]
+
+
+def test_the_nomination_that_stands_in_the_api_is_known(feed: Feed) -> None:
+    feed.pod(pod(status={"nominatedNodeName": "n7"}))
+    assert feed.pods.conditions["uid-p"].nominated == "n7"
 
 
 def test_what_had_failed_before_is_no_news() -> None:

@@ -16,7 +16,9 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import Pod, RowKey
+from bayplan.core.model.budgets import Budget
+from bayplan.core.model.pods import Gang, Pod, RowKey
+from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.verdicts import Refusal, Tally
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube.read import Reader
@@ -91,6 +93,9 @@ def test_a_line_says_what_happened_when_and_what_came_of_it(tmp_path: Path) -> N
 def samples() -> dict[str, on.Event]:
     """One event of each type."""
     pod = world.pod("p", terms=world.terms(), ports=(), gates=("g",))
+    pod = replace(pod, gang=Gang("red/train", 2, ("rack",)), checkpoint_s=1.5, controlled=True)
+    selector = Selector((Requirement("app", "In", ("x",)),))
+    budget = Budget("red/b", "red", selector, 1, frozenset({"q", "r"}))
     events: list[on.Event] = [
         on.PodSeen(pod),
         on.PodGone("u"),
@@ -111,6 +116,9 @@ def samples() -> dict[str, on.Event]:
         on.StorageClassesHidden(),
         on.DeviceClassSeen("gpu", "example.com/gpu"),
         on.DeviceClassGone("gpu"),
+        on.BudgetSeen(budget),
+        on.BudgetGone("red/b"),
+        on.VictimSpared("u", "forbidden"),
         on.PodExpected(pod, "n"),
         on.PodNotExpected("uid"),
         on.BindAsked(pod, "n"),
@@ -146,6 +154,11 @@ def test_pods_that_share_a_refusal_are_written_once() -> None:
             bind,
             do.Refuse(one, refusal),
             do.Refuse(one, alone),
+            do.Preempt(one, "n", (other,)),
+            do.Refuse(one, refusal, nominated="n"),
+            do.Refuse(other, refusal, nominated=""),
+            do.Refuse(one, refusal),
+            do.Evict(other, "for the best"),
             do.Park(one, "ValueError", "a long story"),
             do.Report("odd"),
         ]
@@ -156,6 +169,11 @@ def test_pods_that_share_a_refusal_are_written_once() -> None:
         Outcome("Bind", ("uid-a",), "n", 2),
         Outcome("Refuse", ("uid-a",), reasons={"full": 3}),
         Outcome("Refuse", ("uid-a",), text="a plugin refused"),
+        Outcome("Preempt", ("uid-a",), "n", victims=("uid-b",)),
+        Outcome("Refuse", ("uid-a",), nominated="n", reasons={"full": 3}),
+        Outcome("Refuse", ("uid-b",), nominated="", reasons={"full": 3}),
+        Outcome("Refuse", ("uid-a",), reasons={"full": 3}),
+        Outcome("Evict", ("uid-b",), text="for the best"),
         Outcome("Park", ("uid-a",), text="ValueError"),
         Outcome("Report", text="odd"),
     ]

@@ -23,7 +23,9 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.budgets import Budget
+from bayplan.core.model.pods import Gang, Pod
+from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.model.volumes import Claim, StorageClass
 from bayplan.core.plugins.hooks import Candidate
@@ -32,15 +34,16 @@ from bayplan.core.state import cluster, labels
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
 from bayplan.core.state.waiting import Group, Waiter, Waiting
-from bayplan.scheduler.journal import Journal
+from bayplan.scheduler.journal import Journal, outcomes
 from bayplan.scheduler.packing import pack, unpack
 from bayplan.scheduler.recording import Player, Recording
-from bayplan.scheduler.replay import Span, check, replay
+from bayplan.scheduler.replay import Span, check, each, replay, settle
 from bayplan.scheduler.snapshot import State, restore, take
 from bayplan.testing import world
 from tests.conftest import differences
 from tests.law.test_laws import NAMES, Laws
 
+SELECTOR = Selector((Requirement("app", "In", ("web",)),))
 SHARE = {"order": PluginSet((Enabled("NamespaceShare"),), (Enabled("PrioritySort"),))}
 CONFIGS = (
     ProfileConfig(),
@@ -86,7 +89,7 @@ def queue_of(engine: Engine) -> Any:
                 g.key,
                 list(g.members),
                 list(g.newcomers),
-                (g.told, g.refusal, g.announced, g.sleeps_until, g.has_alarm),
+                (g.told, g.refusal, g.announced, g.sleeps_until, g.has_alarm, g.since),
                 sorted(g.awake),
                 sorted(g.resting),
             )
@@ -99,6 +102,7 @@ def queue_of(engine: Engine) -> Any:
         "assumed": {uid: waiter(one)[:6] for uid, one in engine.assumed.items()},
         "held": engine.held,
         "unreadable": engine.unreadable,
+        "nominations": (engine.nominations.owners, engine.nominations.doomed),
         "order": vars(engine.order),
     }
 
@@ -164,6 +168,13 @@ class Histories(Laws):
         self.known[pod.uid] = replace(pod, priority=priority)
         self.tell(on.PodSeen(self.known[pod.uid]))
 
+    @rule(name=st.sampled_from(("red/a", "red/b")), allowed=st.none() | st.integers(0, 2))
+    def see_budget(self, name: str, allowed: int | None) -> None:
+        if allowed is None:
+            self.tell(on.BudgetGone(name))
+        else:
+            self.tell(on.BudgetSeen(Budget(name, "red", SELECTOR, allowed, frozenset("pq"))))
+
     @rule()
     def copy(self) -> None:
         profile = Profile(replace(self.config, picker=None))
@@ -224,11 +235,12 @@ TestHistories.settings = settings(
 
 RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
-    | {"max_in_flight", "offers"}
-    | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"},  # made anew
+    | {"max_in_flight", "offers", "nominations"}
+    | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"}  # made anew
+    | {"preemption", "_deciding", "_facts"},
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
-    | {"announced", "sleeps_until", "has_alarm"},
+    | {"announced", "sleeps_until", "has_alarm", "since"},
     Waiter: {"pod", "sort", "arrival", "own", "concerning", "generation", "attempts"}
     | {"rested_at", "told"},
 }
@@ -353,6 +365,18 @@ def test_other_reasons_and_other_orders_are_differences(recorded: Path) -> None:
     altered(recorded, f"{first},{second}", f"{second},{first}")
     (difference,) = replay(Recording(recorded)).differences
     assert difference.now == "in another order"
+
+
+def test_a_preemption_that_is_not_made_again_is_shown_with_the_names_of_pods(
+    recorded: Path,
+) -> None:
+    waits = '{"do":"Refuse","pods":["uid-large"],'
+    preempts = '{"do":"Preempt","pods":["uid-large"],"node":"a","victims":["uid-p0","uid-p1"]}'
+    altered(recorded, waits, f'{preempts},{waits}"nominated":"a",')
+    (difference,) = replay(Recording(recorded)).differences
+    reasons = "waits: 2 Insufficient nvidia.com/gpu"
+    assert difference.then == (f"preempts default/p0, default/p1 on a; {reasons}, nominated a")
+    assert difference.now == reasons
 
 
 def placed(path: Path) -> list[str]:
@@ -521,6 +545,98 @@ def test_a_pod_that_was_placed_where_it_does_not_fit_is_shown(
     found = check(Recording(recorded))
     assert found.event == 7
     assert re.fullmatch(r"[ab] lacks nvidia.com/gpu for default/.*large", found.broken[-1])
+
+
+def test_a_journal_that_begins_while_victims_go(tmp_path: Path) -> None:
+    """Each file is replayed by itself: the place is still the preemptor's, and the laws hold."""
+    config = ProfileConfig()
+    engine = Engine([Profile(config)])
+    journal = Journal(tmp_path / "j", [config], keep=9)
+    journal.open(engine, 0.0)
+    low = [world.pod(f"low-{i}", gpus=1, node="a") for i in range(4)]
+    told(journal, engine, on.NodeSeen(world.node("a", 4)), *map(on.PodSeen, low))
+    told(journal, engine, on.PodSeen(world.pod("high", gpus=2, priority=5)), on.Tick())
+    (victims,) = [
+        outcome.victims
+        for step in recorded_steps(journal)
+        for outcome in step.outcomes
+        if outcome.do == "Preempt"
+    ]
+    journal.open(engine, 1.0)  # rotated in the middle
+    told(journal, engine, on.PodGone(victims[0]), on.PodSeen(world.pod("late", gpus=1)), now=2.0)
+    told(journal, engine, on.Tick(), on.PodGone(victims[1]), now=3.0)
+    told(journal, engine, on.Tick(), now=20.0)
+    told(journal, engine, on.BindDone("uid-high"), on.Tick(), now=21.0)
+    journal.close()
+
+    assert len(victims) == 2
+    for name in ("j.1", "j"):
+        recording = Recording(tmp_path / name)
+        assert replay(recording).differences == []
+        assert check(recording).ok
+    binds = [
+        outcome.pods
+        for step in Recording(tmp_path / "j").steps()
+        for outcome in step.outcomes
+        if outcome.do == "Bind"
+    ]
+    assert binds == [("uid-high",)]
+
+
+def test_gangs_and_what_is_kept_for_them_are_in_a_snapshot() -> None:
+    profile = Profile(ProfileConfig())
+    engine = Engine([profile])
+    low = [world.pod(f"low-{i}", gpus=1, node="a") for i in range(4)]
+    engine.handle(on.NodeSeen(world.node("a", 4)), 0.0)
+    for pod in low:
+        engine.handle(on.PodSeen(pod), 0.0)
+    seen: list[str] = []
+
+    def arrive(name: str, gang: Gang, priority: int) -> None:
+        member = replace(world.pod(name, gpus=1, priority=priority), gang=gang)
+        engine.handle(on.PodSeen(member), 1.0)
+        effects = engine.handle(on.Tick(), 1.0)
+        seen.extend(type(effect).__name__ for effect in effects)
+        again = copied(engine, [Profile(ProfileConfig())])
+        assert queue_of(again) == queue_of(engine)
+        assert "; ".join(differences(cluster_of(engine), cluster_of(again))) == ""
+        assert again.handle(on.Tick(), 9.0) == copied(engine, [profile]).handle(on.Tick(), 9.0)
+
+    for i in range(2):
+        arrive(f"few-{i}", Gang("default/few", 3), 0)  # incomplete
+    for i in range(2):
+        arrive(f"urgent-{i}", Gang("default/urgent", 2, ("rack",)), 9)
+    assert "Preempt" in seen
+    assert set(engine.nominations.owners.values()) == {"default/urgent"}
+    assert engine.nominations.doomed
+
+
+def recorded_steps(journal: Journal) -> list[Any]:
+    journal.flush()
+    return list(Recording(journal.path).steps())
+
+
+def test_what_did_not_go_then_does_not_go_under_other_profiles(tmp_path: Path) -> None:
+    never = ProfileConfig(plugins={"preempt": PluginSet(disabled=(Enabled("*"),))})
+    engine = Engine([Profile(never)])
+    journal = Journal(tmp_path / "j", [never])
+    journal.open(engine, 0.0)
+    told(journal, engine, on.NodeSeen(world.node("a", 1)))
+    told(journal, engine, on.PodSeen(world.pod("low", gpus=1, node="a")))
+    told(journal, engine, on.PodSeen(world.pod("high", gpus=1, priority=5)), on.Tick())
+    told(journal, engine, *(on.Tick() for _ in range(5)), now=20.0)
+    journal.close()
+
+    recording = Recording(journal.path)
+    player, decided = Player(recording, [ProfileConfig()]), []
+    for step in recording.steps():
+        now = each(outcomes(player.hear(step)))
+        settle(player.engine, step, each(step.outcomes), now)
+        decided += [outcome.do for outcome in now]
+
+    assert "Preempt" in decided
+    assert "Bind" not in decided
+    assert player.engine.nominations.doomed == {}
 
 
 def test_amounts_that_the_scheduler_had_wrong_are_seen_in_its_snapshot(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ POD = Pod("uid-p", "team", "p", {}, RowKey(), scheduler="toyscheduler")
 def test_an_event_has_every_field_that_the_api_requires() -> None:
     body = msgspec.json.decode(
         requests.event(
-            POD, requests.SCHEDULED, "Successfully assigned team/p to n", "", "host", 1.5
+            requests.Note(POD, requests.SCHEDULED, "Successfully assigned team/p to n"), "host", 1.5
         )
     )
     assert body["eventTime"] == "1970-01-01T00:00:01.500000Z"

@@ -30,7 +30,7 @@ class Unreachable:
 
 def test_a_trouble_that_lasts_is_told_every_ten_minutes() -> None:
     told = asyncio.run(first_tellings(5))
-    # the sleeps of nine watches move one clock, so up to nine of them lie between two tries
+    # the sleeps of ten watches move one clock, so up to ten of them lie between two tries
     assert all(600 <= after - before < 1200 for before, after in pairwise(told))
 
 

@@ -17,7 +17,8 @@ from bayplan.kube.transport import Fenced, TransportError
 from bayplan.scheduler.feed import Condition
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
-from bayplan.scheduler.writer import CONDITION_EVERY_S, Settings, Writer
+from bayplan.scheduler.pacing import CONDITION_EVERY_S
+from bayplan.scheduler.writer import Settings, Writer
 from tests.kube_net.manual_clock import ManualClock
 from tests.scheduler.scripted import Answer, Scripted, Sent, ok, refused
 

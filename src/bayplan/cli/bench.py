@@ -1,12 +1,12 @@
 """`bayplan bench`: the benchmarks, each with what a peer does in the same run."""
 
-import sys
 from typing import Any
 
 import click
 import msgspec
 
-from bayplan.cli.shell import OUTPUT, BadInput, Commands
+from bayplan.cli.bench_questions import bench_gangs, bench_what_if
+from bayplan.cli.shell import OUTPUT, BadInput, Commands, progress
 from bayplan.cli.tables import table
 
 SIZES = (1_000, 10_000, 100_000)
@@ -116,16 +116,16 @@ def nodes_and_pods(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(sizes)
 
 
-def progress(text: str) -> None:
-    click.echo(text, file=sys.stderr)
-
-
 @click.group(cls=Commands, help=HELP, invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         names = ", ".join(bench.list_commands(ctx))
         raise click.UsageError(f"Name a benchmark; there are: {names}", ctx)
+
+
+bench.add_command(bench_what_if)
+bench.add_command(bench_gangs)
 
 
 @bench.command(name="engine", help=ENGINE_HELP)

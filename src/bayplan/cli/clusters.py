@@ -16,6 +16,7 @@ from bayplan.cli.shell import BadInput
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model.events import (
+    BudgetSeen,
     ClaimSeen,
     DeviceClassSeen,
     NamespaceSeen,
@@ -51,7 +52,7 @@ class Loaded:
     def __init__(self) -> None:
         self.engine = Engine()
         self.problems: list[str] = []
-        self._reader = Reader()
+        self._reader = Reader(remark=self.problems.append)
         self._nodes: dict[str, Node] = {}
         self._priority: dict[str, wire.PriorityClass] = {}
         self._runtime: dict[str, wire.RuntimeClass] = {}
@@ -76,6 +77,8 @@ class Loaded:
             self._add(path, source, self._add_claim)
         for source in dump.device_classes:
             self._add(path, source, self._add_device_class)
+        for source in dump.budgets:
+            self._add(path, source, self._add_budget)
         for source in dump.nodes:
             self._add(path, source, self._add_node)
         for i, source in enumerate(dump.pods):
@@ -117,6 +120,9 @@ class Loaded:
 
     def _add_device_class(self, source: Source) -> None:
         self.engine.handle(DeviceClassSeen(*self._reader.device_class(source)), 0.0)
+
+    def _add_budget(self, source: Source) -> None:
+        self.engine.handle(BudgetSeen(self._reader.budget(source)), 0.0)
 
     def _add_node(self, source: Source) -> None:
         node = self._reader.node(source)

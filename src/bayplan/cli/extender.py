@@ -50,13 +50,13 @@ def extender(
 
     from bayplan.core.engine.profile import ProfileError
     from bayplan.extender.service import Extender
-    from bayplan.extender.tls import BadTls
     from bayplan.kube.credentials import CredentialsError
     from bayplan.kube.http import run as run_loop
     from bayplan.kube.transport import ApiError
     from bayplan.scheduler.config import ConfigError, Configuration, Tls, load
     from bayplan.scheduler.service import Options, serve
     from bayplan.web.server import BadAddress
+    from bayplan.web.tls import BadTls
 
     log_to_stderr(verbose)
     if bool(tls_cert) != bool(tls_key) or (client_ca and not tls_cert):

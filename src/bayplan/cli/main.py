@@ -6,7 +6,7 @@ import click
 
 from bayplan.cli.shell import Commands
 
-# Each is a function of its name, in a module of its name.
+# Each is a function of its name, in a module of its name; what-if's is what_if.
 COMMANDS = (
     "agent",
     "bench",
@@ -19,6 +19,7 @@ COMMANDS = (
     "replay",
     "run",
     "up",
+    "what-if",
 )
 
 HELP = """Which pod gets which node: ask the engine, and measure it.
@@ -45,7 +46,8 @@ class Lazily(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(import_module(f"bayplan.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        found = getattr(import_module(f"bayplan.cli.{name}"), name)
         assert isinstance(found, click.Command)
         return found
 

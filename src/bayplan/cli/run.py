@@ -24,6 +24,10 @@ Examples:
 @click.option("--check-config", is_flag=True, help="Check the configuration and exit.")
 @click.option("--listen", metavar="[HOST]:PORT", help="For health and metrics.  [default: :10270]")
 @click.option("--api", metavar="[HOST]:PORT", help="For questions.  [default: 127.0.0.1:10271]")
+@click.option("--api-token", metavar="FILE", help="What clients of --api must know.")
+@click.option("--api-cert", metavar="FILE", help="The certificate of --api; with it, TLS.")
+@click.option("--api-key", metavar="FILE", help="Its key.")
+@click.option("--api-client-ca", metavar="FILE", help="Take clients with a certificate of it.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell more.")
 def run(
     config_file: str | None,
@@ -32,6 +36,10 @@ def run(
     check_config: bool,
     listen: str | None,
     api: str | None,
+    api_token: str | None,
+    api_cert: str | None,
+    api_key: str | None,
+    api_client_ca: str | None,
     verbose: bool,
 ) -> None:
     from msgspec.structs import replace
@@ -40,11 +48,20 @@ def run(
     from bayplan.kube.credentials import CredentialsError
     from bayplan.kube.http import run as run_loop
     from bayplan.kube.transport import ApiError
-    from bayplan.scheduler.config import ConfigError, Configuration, load, profiles_of
+    from bayplan.scheduler.config import (
+        ApiAccess,
+        ConfigError,
+        Configuration,
+        Tls,
+        load,
+        profiles_of,
+    )
     from bayplan.scheduler.service import Options, serve
     from bayplan.web.server import BadAddress
 
     log_to_stderr(verbose)
+    if bool(api_cert) != bool(api_key) or (api_client_ca and not api_cert):
+        raise BadInput("--api-cert and --api-key go together, and --api-client-ca needs both")
     try:
         config = load(config_file) if config_file else Configuration()
         names = [profile.name for profile in profiles_of(config)]
@@ -52,6 +69,9 @@ def run(
             click.echo(f"{config_file or 'the default'} is valid: {', '.join(names)}")
             return
         given = {key: value for key, value in (("listen", listen), ("api", api)) if value}
+        access = config.api_access
+        tls = Tls(api_cert, api_key, api_client_ca or "") if api_cert and api_key else access.tls
+        config = replace(config, api_access=ApiAccess(api_token or access.token_file, tls))
         options = Options(kubeconfig=kubeconfig, dry_run=dry_run)
         run_loop(serve(replace(config, **given), options))
     except (ConfigError, ProfileError, CredentialsError, BadAddress, ApiError) as error:

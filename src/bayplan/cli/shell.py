@@ -19,6 +19,11 @@ OUTPUT = click.option(
 )
 
 
+def progress(text: str) -> None:
+    """What a long command is at; the answer alone goes to standard output."""
+    click.echo(text, file=sys.stderr)
+
+
 def log_to_stderr(verbose: bool) -> None:
     """For commands that run until they are stopped."""
     logging.basicConfig(

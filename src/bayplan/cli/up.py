@@ -143,7 +143,7 @@ async def _serve(
     from bayplan.cli.embedded import running
     from bayplan.kube.clock import RealClock
     from bayplan.local.server import HOST, Server
-    from bayplan.web.server import serving, split
+    from bayplan.web.server import split
 
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -155,7 +155,7 @@ async def _serve(
         sidecar = service.sidecar(lambda: cluster.client)
         sidecar.start()
         stack.callback(sidecar.stop)
-        asked = await stack.enter_async_context(serving(config.api, service.live.routes()))
+        asked = await stack.enter_async_context(service.api())
         port = await stack.enter_async_context(Server(cluster.api, clock).serving(place.port))
         address = f"http://{HOST}:{port}"
         kubeconfig = place.folder / "kubeconfig"

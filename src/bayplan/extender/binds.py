@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 
 from bayplan.core.model import events as on
-from bayplan.core.model.effects import Bind, Park, Refuse
+from bayplan.core.model.effects import Bind, Evict, Park, Preempt, Refuse
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
 from bayplan.kube.transport import BeforeSend
@@ -84,6 +84,12 @@ class Binds:
 
     def refuse(self, effect: Refuse) -> None:
         """Whoever asked is told by the answer."""
+
+    def preempt(self, effect: Preempt) -> None:
+        """kube-scheduler deletes for its pods."""
+
+    def evict(self, effect: Evict) -> None:
+        """Nothing is for the best here."""
 
     def park(self, effect: Park) -> None:
         """Nobody waits here, so nobody is parked."""

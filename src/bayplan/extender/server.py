@@ -28,14 +28,14 @@ from aiohttp import web
 from msgspec import Struct
 
 from bayplan.extender import wire
-from bayplan.extender.door import Connection, Door, Limits
-from bayplan.extender.tls import Tls
 from bayplan.kube.read import Unreadable
+from bayplan.web.desk import Desk, Refused
+from bayplan.web.door import Door, Limits
 from bayplan.web.server import JSON, TEXT
+from bayplan.web.tls import Tls
 
 log = logging.getLogger(__name__)
 
-_BODIES = 4  # largest bodies in memory at once
 _GIVES_WAY_S = 0.005  # a bind to questions
 
 
@@ -64,17 +64,11 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serves inside the block; gives the port. `BadAddress` when nobody can listen there."""
     door = Door(limits or Limits(), tls)
-    port = await door.open(address, _Desk(verbs, door).handle)
+    port = await door.open(address, _Verbs(verbs, door).handle)
     try:
         yield port
     finally:
         await door.close()
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status = status
 
 
 class _Route(Struct, frozen=True, eq=False):
@@ -84,10 +78,10 @@ class _Route(Struct, frozen=True, eq=False):
     is_question: bool = True  # told by a 503 that another replica leads; goes before binds
 
 
-class _Desk:
+class _Verbs:
     def __init__(self, verbs: Verbs, door: Door) -> None:
-        self._door = door
-        self._held = 0  # bytes of all requests under way
+        self._desk = Desk(door, self._answer, _refusal)
+        self.handle = self._desk.handle
         self._questions = 0  # under way
         self._answered = asyncio.Event()  # the last of them
         self._routes = {
@@ -101,43 +95,18 @@ class _Desk:
             ),
         }
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = self._door.of(request)
-        if connection is None:
-            return web.Response()  # nobody is there to take it
-        try:
-            response = await self._answer(request, connection)
-        except _Refused as refused:  # the body may not have been read, so nothing can follow it
-            response = _response(f"{refused}\n".encode(), refused.status, TEXT)
-            response.force_close()
-        except OSError:
-            return web.Response()  # the client left in the middle of its request, or was cut off
-        # Sent here and not by aiohttp, so that the end of it is known.
-        connection.leaving()
-        with suppress(OSError):  # the client left; aiohttp notices by itself
-            await response.prepare(request)
-            await response.write_eof()
-        connection.idle()
-        return response
-
-    async def _answer(self, request: web.BaseRequest, connection: Connection) -> web.Response:
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
         route = self._routes.get(request.path)
         if route is None:
-            raise _Refused(404, f"there are only {', '.join(self._routes)}")
+            raise Refused(404, f"there are only {', '.join(self._routes)}")
         if request.method != "POST":
-            raise _Refused(405, f"{request.path} takes a POST")
-        if "Content-Encoding" in request.headers:
-            raise _Refused(415, "compressed requests are not taken")
+            raise Refused(405, f"{request.path} takes a POST")
         self._questions += route.is_question
         try:
-            body = await self._read(request)
-            connection.arrived()
-            try:
+            async with self._desk.body(request) as body:
                 if not route.is_question:
                     await self._give_way()
                 return await self._act(request.path, route, body)
-            finally:
-                self._held -= len(body)
         finally:
             self._questions -= route.is_question
             if not self._questions:
@@ -149,32 +118,6 @@ class _Desk:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GIVES_WAY_S):
                     await self._answered.wait()
-
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        """The body. It counts as held, and the caller lets go of it."""
-        most = self._door.limits.max_body
-        if (request.content_length or 0) > most:
-            raise _Refused(413, f"a request may have {most} bytes")
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # of the answer, nothing is sent yet
-        chunks, size = [], 0
-        try:
-            async for chunk in request.content.iter_any():
-                size += len(chunk)
-                self._held += len(chunk)
-                if size > most:
-                    raise _Refused(413, f"a request may have {most} bytes")
-                if self._held > _BODIES * most:
-                    raise _Refused(503, "too many large requests at once")
-                chunks.append(chunk)
-        except web.RequestPayloadError as error:
-            self._held -= size
-            raise _Refused(400, f"the body is not what its headers say: {error}") from None
-        except BaseException:
-            self._held -= size
-            raise
-        return b"".join(chunks)
 
     async def _act(self, path: str, route: _Route, body: bytes) -> web.Response:
         try:
@@ -191,6 +134,10 @@ class _Desk:
             words = f"{path} failed, see the log: {type(error).__name__}: {error}"
             return _trouble(route.failed, words, 500)
         return _response(result)
+
+
+def _refusal(refused: Refused) -> web.Response:
+    return _response(f"{refused}\n".encode(), refused.status, TEXT)
 
 
 def _trouble(failed: Callable[[str], Any] | None, words: str, status: int) -> web.Response:

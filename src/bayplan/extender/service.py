@@ -10,10 +10,8 @@ from prometheus_client.core import Metric
 
 from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, ProfileConfig
 from bayplan.extender.binds import Binds
-from bayplan.extender.door import Limits
 from bayplan.extender.label import Itself, LeaderLabel
 from bayplan.extender.server import serving
-from bayplan.extender.tls import Tls, TlsFiles
 from bayplan.extender.verbs import Answers
 from bayplan.kube.client import Client
 from bayplan.scheduler import heap
@@ -22,6 +20,8 @@ from bayplan.scheduler.loop import Output
 from bayplan.scheduler.metrics import counter, number
 from bayplan.scheduler.service import Options, Service
 from bayplan.scheduler.watches import Watches
+from bayplan.web.door import Limits
+from bayplan.web.tls import Tls, TlsFiles
 
 log = logging.getLogger("bayplan")
 

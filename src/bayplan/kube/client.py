@@ -64,6 +64,9 @@ CLAIMS = Resource("", "v1", "persistentvolumeclaims")
 VOLUMES = Resource("", "v1", "persistentvolumes")
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses")
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses")
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses")
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 
 

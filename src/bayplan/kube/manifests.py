@@ -40,6 +40,7 @@ class Dump(Struct):
     volumes: list[Source] = []
     storage_classes: list[Source] = []
     device_classes: list[Source] = []
+    budgets: list[Source] = []
 
 
 class _Head(Struct):
@@ -83,6 +84,7 @@ def load_dump(texts: Iterable[str | bytes]) -> Dump:
         "PersistentVolume": dump.volumes,
         "StorageClass": dump.storage_classes,
         "DeviceClass": dump.device_classes,
+        "PodDisruptionBudget": dump.budgets,
     }
     for text in texts:
         for source, kind in _sources(_bytes(text)):

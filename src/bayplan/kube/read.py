@@ -6,27 +6,28 @@ fills in only what kube-scheduler itself takes for granted; `defaults` does the 
 
 import json
 import re
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from sys import intern
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from bayplan.core.model.budgets import Budget
 from bayplan.core.model.dialects import NEURON_MAPS
 from bayplan.core.model.holdings import bound_holding
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Image, Node
-from bayplan.core.model.pods import Holding, Pod, RowKey
+from bayplan.core.model.pods import Gang, Holding, Pod, RowKey
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import Taint
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import wire
+from bayplan.kube.gangs import Words, checkpoint_of, gang_of, good_part
 from bayplan.kube.rows import amounts, row_key
-from bayplan.kube.terms import Wrong, pod_terms
+from bayplan.kube.terms import Wrong, label_selector, pod_terms, seconds_of
 from bayplan.kube.volumes import claim_of, pod_claims, storage_class_of, volume_of
 
 Source = bytes | msgspec.Raw | Mapping[str, Any]
@@ -37,6 +38,7 @@ M = TypeVar("M", bound=wire.Metadata)
 _MOST_KEPT = 65_536
 _MOST_SPECS = 4_096  # some kilobytes each
 _MOST_VALUES = 4_096
+_MOST_REMARKS = 4_096
 _encode = msgspec.json.Encoder().encode
 _AT = re.compile(r"(?s)(.*) - at `\$\.?(.*)`")
 
@@ -54,8 +56,15 @@ class Unreadable(ValueError):
 
 
 class Reader:
-    def __init__(self, vendors: Vendors | None = None) -> None:
+    """`remark` hears, once, what is left out of an object that can be read all the same."""
+
+    def __init__(
+        self, vendors: Vendors | None = None, remark: Callable[[str], None] | None = None
+    ) -> None:
         self._vendors = vendors or Vendors()
+        self._remark = remark
+        self._remarks: set[str] = set()
+        self._gangs: dict[tuple[str, Words], Gang] = {}
         self._kept: dict[Any, Any] = {}
         self._rows: dict[tuple[bytes, bool], RowKey] = {}  # by spec, and whether it is bound
         self._values: dict[str, str] = {}  # of labels
@@ -131,6 +140,23 @@ class Reader:
         _, metadata = _named("deviceclass", seen.metadata, namespaced=False)
         return metadata.name or "", (seen.spec and seen.spec.extended_resource_name) or ""
 
+    def budget(self, source: Source) -> Budget:
+        seen = decode(source, wire.PodDisruptionBudget, "poddisruptionbudget")
+        what, metadata = _named("poddisruptionbudget", seen.metadata, namespaced=True)
+        spec, status = seen.spec or wire.BudgetSpec(), seen.status or wire.BudgetStatus()
+        try:
+            selector = label_selector(spec.selector, "spec.selector")
+        except Wrong as wrong:
+            raise Unreadable(what, wrong.field, wrong.why) from None
+        namespace = intern(metadata.namespace or "default")
+        return Budget(
+            key=f"{namespace}/{metadata.name}",
+            namespace=namespace,
+            selector=selector,
+            allowed=status.disruptions_allowed or 0,
+            disrupted=frozenset(status.disrupted_pods or ()),
+        )
+
     def _pod(self, seen: wire.Pod, newcomer: bool) -> Pod:
         what, metadata = _named("pod", seen.metadata, namespaced=True)
         try:
@@ -138,7 +164,7 @@ class Reader:
         except Wrong as wrong:
             raise Unreadable(what, wrong.field, wrong.why) from None
 
-    def _checked_pod(self, seen: wire.Pod, metadata: wire.DeviceMetadata, newcomer: bool) -> Pod:
+    def _checked_pod(self, seen: wire.Pod, metadata: wire.PodMetadata, newcomer: bool) -> Pod:
         spec, status = seen.spec or wire.PodSpec(), seen.status or wire.PodStatus()
         name, namespace = metadata.name or "", intern(metadata.namespace or "default")
         labels = self._labels(metadata)
@@ -149,6 +175,8 @@ class Reader:
         if claims:  # the rest stays shared with the other pods of the template
             row = with_claims(row, claims, ephemeral, uid)
         about = pod_terms(spec, namespace, labels, bound=bool(node))
+        gang, saved_s = self._owners_words(metadata, f"{namespace}/{name}", bound=bool(node))
+        owners = metadata.owner_references
         return Pod(
             uid=uid,
             namespace=namespace,
@@ -159,16 +187,61 @@ class Reader:
             node=node,
             scheduler=intern(spec.scheduler_name or "default-scheduler"),
             priority=spec.priority or 0,
-            created_s=_seconds(metadata.creation_timestamp, "metadata.creationTimestamp"),
-            started_s=_seconds(status.start_time, "status.startTime"),
+            created_s=seconds_of(metadata.creation_timestamp, "metadata.creationTimestamp"),
+            started_s=seconds_of(status.start_time, "status.startTime"),
             gates=tuple(gate.name or "" for gate in spec.scheduling_gates or ()),
             terminating=metadata.deletion_timestamp is not None,
             preempts=spec.preemption_policy != "Never",
             nominated=intern(status.nominated_node_name or ""),
             held=self._held(row, node, metadata),
+            gang=gang,
+            checkpoint_s=saved_s,
+            controlled=owners is not None and any(owner.controller for owner in owners),
         )
 
-    def _held(self, row: RowKey, node: str, metadata: wire.DeviceMetadata) -> Holding | None:
+    def _owners_words(
+        self, metadata: wire.PodMetadata, key: str, bound: bool
+    ) -> tuple[Gang | None, float]:
+        """The pod's gang, and when it last saved its work."""
+        found, gang, saved_s = metadata.annotations, None, 0.0
+        if found is None or not found.has_words:
+            return gang, saved_s
+        words = (found.gang, found.gang_min, found.gang_near)
+        if words != (None, None, None):
+            gang = self._gang(words, key, bound)
+        if found.checkpoint is not None:
+            try:
+                saved_s = checkpoint_of(found.checkpoint)
+            except Wrong as wrong:
+                self._say(f"pod {key}: {wrong}")
+        return gang, saved_s
+
+    def _gang(self, words: Words, key: str, bound: bool) -> Gang | None:
+        """Members say the same, so it is worked out once."""
+        namespace = key.partition("/")[0]
+        known = self._gangs.get((namespace, words))
+        if known is not None:
+            return known
+        try:
+            gang = gang_of(words, namespace)
+        except Wrong as wrong:
+            if not bound:
+                raise
+            self._say(f"pod {key}: {wrong}")
+            return good_part(words, namespace)
+        if len(self._gangs) >= _MOST_VALUES:
+            self._gangs.clear()
+        self._gangs[namespace, words] = gang
+        return gang
+
+    def _say(self, words: str) -> None:
+        if self._remark is not None and words not in self._remarks:
+            if len(self._remarks) >= _MOST_REMARKS:
+                self._remarks.clear()
+            self._remarks.add(words)
+            self._remark(f"{words}; it is left out")
+
+    def _held(self, row: RowKey, node: str, metadata: wire.PodMetadata) -> Holding | None:
         """What a bound pod holds. What stands on a pod that is not bound says nothing."""
         if not node or not (row.devices or metadata.annotations is not None):
             return None
@@ -263,17 +336,5 @@ def _named(kind: str, metadata: M | None, namespaced: bool) -> tuple[str, M]:
     return f"{kind} {namespace}{metadata.name}", metadata
 
 
-def _noted(metadata: wire.DeviceMetadata) -> dict[str, str]:
+def _noted(metadata: wire.PodMetadata | wire.NodeMetadata) -> dict[str, str]:
     return {} if metadata.annotations is None else metadata.annotations.there()
-
-
-def _seconds(time: str | None, field: str) -> float:
-    if time is None:
-        return 0.0
-    try:
-        moment = datetime.fromisoformat(time)
-        if moment.tzinfo is None:
-            raise ValueError
-        return moment.timestamp()
-    except (ValueError, OverflowError):
-        raise Wrong(field, f"{time[:40]!r} is not an RFC 3339 time") from None

@@ -1,10 +1,11 @@
-"""Selectors, affinity and spread as Kubernetes writes them, read into the core's values.
+"""Selectors, affinity, spread and times as Kubernetes writes them, read into the core's values.
 
 What Kubernetes would refuse to parse raises `Wrong` with the field's path; what it quietly takes
 to match nothing is kept as such. Nothing here knows nodes or other pods.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import TypeVar
 
 from bayplan.core.model.pods import AffinityTerm, PodTerms, Spread
@@ -179,7 +180,7 @@ def _requirement(expression: wire.Expression, path: str) -> Requirement:
     """As labels.NewRequirement."""
     key, operator, values = expression.key or "", expression.operator, expression.values or []
     if not is_label_key(key):
-        raise Wrong(path, f"{_short(key)} is not a label key")
+        raise Wrong(path, f"{short(key)} is not a label key")
     if operator not in _NODE_OPERATORS:
         raise Wrong(f"{path}.operator", f"{operator!r} is not an operator")
     if operator in ("In", "NotIn") and not values:
@@ -190,7 +191,7 @@ def _requirement(expression: wire.Expression, path: str) -> Requirement:
         raise Wrong(f"{path}.values", f"{operator} takes one integer")
     for value in values:
         if not is_label_value(value):
-            raise Wrong(path, f"{_short(value)} is not a label value")
+            raise Wrong(path, f"{short(value)} is not a label value")
     return Requirement(key, operator, tuple(sorted(set(values))))
 
 
@@ -237,5 +238,18 @@ def _named(conditions: Iterable[wire.Expression]) -> tuple[str, ...] | None:
     return None if left is None else tuple(sorted(left))
 
 
-def _short(text: str) -> str:
+def seconds_of(time: str | None, field: str) -> float:
+    """Since 1970; 0 for none."""
+    if time is None:
+        return 0.0
+    try:
+        moment = datetime.fromisoformat(time)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.timestamp()
+    except (ValueError, OverflowError):
+        raise Wrong(field, f"{time[:40]!r} is not an RFC 3339 time") from None
+
+
+def short(text: str) -> str:
     return repr(text if len(text) <= 70 else text[:67] + "...")

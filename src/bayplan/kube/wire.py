@@ -19,6 +19,11 @@ Quantities = dict[str, Raw] | None
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
+GANG = "bayplan.dev/gang"  # on a pod: a name, one gang of its namespace
+GANG_MIN = "bayplan.dev/gang-min"  # how many of it start together at least; 1 if it is not there
+GANG_NEAR = "bayplan.dev/gang-near"  # label keys of nodes, narrowest first, with commas
+CHECKPOINT = "bayplan.dev/checkpoint"  # when it last saved its work, RFC 3339
+
 
 class Wire(Struct, rename="camel", gc=False):
     pass
@@ -59,15 +64,42 @@ class DeviceAnnotations(Wire):
     neuron_core_map: str | None = field(default=None, name=dialects.NEURON_CORE_MAP)
 
     def there(self) -> dict[str, str]:
-        names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
-        found = ((name, getattr(self, attribute)) for name, attribute in names)
+        found = ((name, getattr(self, attribute)) for name, attribute in _OF_DEVICES)
         return {name: text for name, text in found if text is not None}
 
 
-class DeviceMetadata(Metadata):
-    """Of pods and nodes."""
+_OF_DEVICES = tuple(
+    zip(
+        DeviceAnnotations.__struct_encode_fields__, DeviceAnnotations.__struct_fields__, strict=True
+    )
+)
 
+
+class NodeMetadata(Metadata):
     annotations: DeviceAnnotations | None = None
+
+
+class PodAnnotations(DeviceAnnotations):
+    """With what a pod's owner may say of it."""
+
+    gang: str | None = field(default=None, name=GANG)
+    gang_min: str | None = field(default=None, name=GANG_MIN)
+    gang_near: str | None = field(default=None, name=GANG_NEAR)
+    checkpoint: str | None = field(default=None, name=CHECKPOINT)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether any of these is there; nearly no pod has them."""
+        return not (self.gang is self.gang_min is self.gang_near is self.checkpoint is None)
+
+
+class PodOwner(Wire):
+    controller: bool | None = None
+
+
+class PodMetadata(Metadata):
+    annotations: PodAnnotations | None = None
+    owner_references: list[PodOwner] | None = None
 
 
 class OwnerReference(Wire):
@@ -250,7 +282,7 @@ class PodStatus(Wire):
 
 
 class Pod(Wire):
-    metadata: DeviceMetadata | None = None
+    metadata: PodMetadata | None = None
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
@@ -280,7 +312,7 @@ class NodeStatus(Wire):
 
 
 class Node(Wire):
-    metadata: DeviceMetadata | None = None
+    metadata: NodeMetadata | None = None
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 
@@ -309,6 +341,21 @@ class RuntimeClass(Wire):
     metadata: Metadata | None = None
     overhead: RuntimeOverhead | None = None
     scheduling: RuntimeScheduling | None = None
+
+
+class BudgetSpec(Wire):
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(Wire):
+    disruptions_allowed: Int32 | None = None
+    disrupted_pods: dict[str, Raw] | None = None  # by name: when
+
+
+class PodDisruptionBudget(Wire):
+    metadata: Metadata | None = None
+    spec: BudgetSpec | None = None
+    status: BudgetStatus | None = None
 
 
 # Volumes

@@ -101,6 +101,7 @@ def evict(store: Store, objects: Objects, about: Target, eviction: Json, dry_run
     if runs and not pod["metadata"].get("deletionTimestamp"):
         _spend_budget(store, objects, about, pod, dry_run)
     if not dry_run:
+        objects.delete(POD, about.key, replace(deletion, dry_run=True))  # may it go at all?
         objects.rewrite(POD, about.key, lambda old: _targeted(old, objects.now()))
     objects.delete(POD, about.key, replace(deletion, dry_run=dry_run))
 

@@ -17,7 +17,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster
 
 MOST = 1000
-OF_A_POD = ("terms", "priority", "gates", "terminating", "scheduler", "held")
+OF_A_POD = ("terms", "priority", "gates", "terminating", "scheduler", "held", "gang", "preempts")
 WAITS, NOT_KNOWN = "waits", "not known"
 
 
@@ -174,10 +174,12 @@ def _nodes(cluster: Cluster, fresh: Mapping[str, Node]) -> Iterator[Difference]:
 
 
 def _free(cluster: Cluster, name: str, row: int) -> Iterator[Difference]:
-    """What is free in memory beside what the node's pods leave, counted afresh."""
+    """What is free in memory beside what the node's pods, and places that are kept for others,
+    leave, counted afresh."""
     free = cluster.allocatable[row].copy()
-    for resident in cluster.residents[row].values():
-        free -= cluster.demand(resident.pod.row).take
+    residents = (resident.pod for resident in cluster.residents[row].values())
+    for pod in chain(residents, cluster.holds.on(row)):
+        free -= cluster.demand(pod.row).take
     if (free != cluster.free[row]).any():
         kept, counted = (
             amounts({n: int(one[at]) for n, at in cluster.resource_columns.items()})

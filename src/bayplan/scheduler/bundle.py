@@ -13,6 +13,7 @@ import msgspec
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import effects as do
+from bayplan.core.model.budgets import Budget
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster
@@ -59,6 +60,7 @@ def bundle(engine: Engine, config: object, decisions: Decisions, version: str) -
         "held": [{**_pod(pod), "why": why} for pod, why in engine.held.values()],
         "unreadable": [{"uid": u, "node": n} for u, n in sorted(engine.unreadable.items())],
         "namespaces": dict(sorted(cluster.terms.namespaces.items())),
+        "budgets": [_budget(budget) for _, budget in sorted(cluster.budgets.by_key.items())],
         "decisions": [_decision(effect, now) for now, effect in decisions],
     }
 
@@ -116,8 +118,15 @@ def _pods_by_node(engine: Engine) -> dict[str, list[Json]]:
     return dict(sorted(found.items()))
 
 
+def _budget(budget: Budget) -> Json:
+    found: Json = msgspec.to_builtins(budget)
+    return {**found, "disrupted": sorted(budget.disrupted)}
+
+
 def _pod(pod: Pod) -> Json:
+    said = {"gang": pod.gang and msgspec.to_builtins(pod.gang), "nominated": pod.nominated}
     return {
+        **{name: value for name, value in said.items() if value},
         "name": pod.key,
         "uid": pod.uid,
         "scheduler": pod.scheduler,
@@ -156,7 +165,7 @@ def _waiting(engine: Engine) -> list[Json]:
         }
         if group.refusal is not None:
             reasons = msgspec.to_builtins(group.refusal.tallies)
-            entry |= {"message": group.refusal.message, "reasons": reasons}
+            entry |= {"message": group.refusal.sentence, "reasons": reasons}
             entry["sleepsUntil"] = group.sleeps_until
         found.append(entry)
     return found
@@ -168,6 +177,8 @@ def _decision(effect: do.Effect, now: float) -> Json:
     pod = effect.placement.pod if isinstance(effect, do.Bind) else getattr(effect, "pod", None)
     if pod is not None:
         entry["pod"] = pod.key
+    if isinstance(effect, do.Preempt):
+        entry["victims"] = [victim.key for victim in effect.victims]
     if isinstance(effect, do.Refuse):
-        entry["message"] = effect.refusal.message
+        entry["message"] = effect.refusal.sentence
     return entry

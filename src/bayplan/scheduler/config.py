@@ -126,6 +126,13 @@ class Tls(Struct, frozen=True, rename="camel"):
     client_ca_file: str = msgspec.field(default="", name="clientCAFile")
 
 
+class ApiAccess(Struct, frozen=True, rename="camel"):
+    """Who may ask questions. Without a token or a CA for clients, only programs of this machine."""
+
+    token_file: str = ""
+    tls: Tls = Tls()
+
+
 class ExtenderSettings(Struct, frozen=True, rename="camel"):
     """What `bayplan extender` serves kube-scheduler with."""
 
@@ -148,6 +155,7 @@ class Configuration(Struct, frozen=True, rename="camel"):
     bind_workers: Count = 64
     listen: Address = ":10270"
     api: Address = "127.0.0.1:10271"
+    api_access: ApiAccess = ApiAccess()
     journal: JournalSettings = JournalSettings()
     check_live_every: Seconds = 3600.0  # 0: never
     pod_initial_backoff_seconds: Count = 1
@@ -220,16 +228,17 @@ def _checked(document: dict[str, Any]) -> Configuration:
     if config.api == config.listen and not config.api.endswith(":0"):
         raise Fault("api", f"{config.api} is the address of listen too")
     check_devices(config.devices, config.vendors)
-    _check_tls(config.extender.tls)
+    _check_tls(config.extender.tls, "extender.tls")
+    _check_tls(config.api_access.tls, "apiAccess.tls")
     return replace(config, profiles=_resolved(config.profiles))
 
 
-def _check_tls(tls: Tls) -> None:
+def _check_tls(tls: Tls, path: str) -> None:
     if bool(tls.cert_file) != bool(tls.key_file):
         missing = "keyFile" if tls.cert_file else "certFile"
-        raise Fault(f"extender.tls.{missing}", "is missing: a certificate and its key go together")
+        raise Fault(f"{path}.{missing}", "is missing: a certificate and its key go together")
     if tls.client_ca_file and not tls.cert_file:
-        raise Fault("extender.tls.certFile", "is missing: clients are only asked over TLS")
+        raise Fault(f"{path}.certFile", "is missing: clients are only asked over TLS")
 
 
 def _check_kind(document: dict[str, Any]) -> None:

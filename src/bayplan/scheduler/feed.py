@@ -12,23 +12,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bayplan.core.model import events as on
-from bayplan.core.model.nodes import Node
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import Pod, RowKey
 from bayplan.kube import wire
-from bayplan.kube.client import (
-    CLAIMS,
-    DEVICE_CLASSES,
-    NAMESPACES,
-    NODES,
-    PODS,
-    STORAGE_CLASSES,
-    VOLUMES,
-)
+from bayplan.kube.client import PODS
 from bayplan.kube.read import Reader, Unreadable, decode
 from bayplan.kube.reflector import Watched
 from bayplan.scheduler.inbox import Inbox
+from bayplan.scheduler.kinds import Kind
 
-STORAGE_CLASS = "storageclass"
 NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
 T = TypeVar("T")
 Report = Callable[[str], None]
@@ -43,15 +34,23 @@ class Condition(Struct, frozen=True, gc=False):
     reason: str
     message: str
     since: str  # lastTransitionTime, if the status is False
+    nominated: str = ""
 
 
 class Unread(Struct, frozen=True, gc=False):
     """An object that cannot be understood."""
 
     uid: str
-    name: str
+    name: str  # with its namespace
     node: str
     why: str
+    scheduler: str = ""
+
+    @property
+    def stand_in(self) -> Pod:
+        """As much of a pod as one needs to speak of it."""
+        namespace, _, name = self.name.rpartition("/")
+        return Pod(self.uid, namespace or "default", name, {}, RowKey(), scheduler=self.scheduler)
 
 
 class SeenPod(Struct, frozen=True, gc=False):
@@ -68,7 +67,8 @@ def unread(raw: Raw, error: Exception) -> Unread:
     uid, namespace = word(found, "metadata", "uid"), word(found, "metadata", "namespace")
     name = word(found, "metadata", "name")
     full = f"{namespace}/{name}" if namespace else name
-    return Unread(uid, full, word(found, "spec", "nodeName"), str(error))
+    node, scheduler = word(found, "spec", "nodeName"), word(found, "spec", "schedulerName")
+    return Unread(uid, full, node, str(error), scheduler)
 
 
 def word(found: Any, part: str, field: str) -> str:
@@ -89,6 +89,7 @@ def scheduled_condition(seen: wire.Pod) -> Condition:
         reason=(found.reason or "") if waits else "",
         message=(found.message or "") if waits else "",
         since=(found.last_transition_time or "") if waits else "",
+        nominated=status.nominated_node_name or "",
     )
 
 
@@ -120,6 +121,7 @@ class PodSink(_Sink[SeenPod | Unread]):
         self.reader, self._adopt = reader, adopt
         self.known: dict[str, Pod | Unread] = {}  # by uid
         self.conditions: dict[str, Condition] = {}  # by uid: of pods that are not bound
+        self.on_waiting_unread: Callable[[Unread], None] = lambda item: None
         self._touched: set[str] | None = None  # uids that the watch told of during a read
 
     def watched(self) -> Watched[SeenPod | Unread]:
@@ -200,6 +202,8 @@ class PodSink(_Sink[SeenPod | Unread]):
         self.conditions.pop(item.uid, None)
         self.known[item.uid] = item
         self.inbox.add(on.PodUnreadable(item.uid, item.node))
+        if not item.node:
+            self.on_waiting_unread(item)
 
 
 def uid_of(item: SeenPod | Unread) -> str:
@@ -213,7 +217,7 @@ class NamedSink(_Sink[T | Unread]):
         self,
         inbox: Inbox,
         report: Report,
-        kind: "Kind[T]",
+        kind: Kind[T],
     ) -> None:
         super().__init__(inbox, report)
         self.kind = kind
@@ -266,84 +270,6 @@ class NamedSink(_Sink[T | Unread]):
 
     def _name(self, item: T | Unread) -> str:
         return item.name if isinstance(item, Unread) else self.kind.name(item)
-
-
-class Kind(Struct, Generic[T], frozen=True):
-    """How one kind of object becomes events."""
-
-    what: str
-    path: str
-    read: Callable[[Raw], T]
-    name: Callable[[T], str]
-    seen: Callable[[T], on.Event]
-    gone: Callable[[T], on.Event]
-    optional: bool = False  # a server, or a role, may not have it
-
-
-def node_kind(reader: Reader) -> Kind[Node]:
-    return Kind(
-        what="node",
-        path=NODES.path(),
-        read=reader.node,
-        name=lambda node: node.name,
-        seen=on.NodeSeen,
-        gone=lambda node: on.NodeGone(node.name),
-    )
-
-
-def namespace_kind(reader: Reader) -> Kind[tuple[str, dict[str, str]]]:
-    return Kind(
-        what="namespace",
-        path=NAMESPACES.path(),
-        read=reader.namespace,
-        name=lambda space: space[0],
-        seen=lambda space: on.NamespaceSeen(*space),
-        gone=lambda space: on.NamespaceGone(space[0]),
-    )
-
-
-def kinds(reader: Reader) -> list[Kind[Any]]:
-    """Everything but pods that the engine hears of."""
-    return [
-        node_kind(reader),
-        namespace_kind(reader),
-        Kind(
-            what="persistentvolumeclaim",
-            path=CLAIMS.path(),
-            read=reader.claim,
-            name=lambda claim: claim.key,
-            seen=on.ClaimSeen,
-            gone=lambda claim: on.ClaimGone(claim.key),
-            optional=True,
-        ),
-        Kind(
-            what="persistentvolume",
-            path=VOLUMES.path(),
-            read=reader.volume,
-            name=lambda volume: volume.name,
-            seen=on.VolumeSeen,
-            gone=lambda volume: on.VolumeGone(volume.name),
-            optional=True,
-        ),
-        Kind(
-            what=STORAGE_CLASS,
-            path=STORAGE_CLASSES.path(),
-            read=reader.storage_class,
-            name=lambda storage_class: storage_class.name,
-            seen=on.StorageClassSeen,
-            gone=lambda storage_class: on.StorageClassGone(storage_class.name),
-            optional=True,
-        ),
-        Kind(
-            what="deviceclass",
-            path=DEVICE_CLASSES.path(),
-            read=reader.device_class,
-            name=lambda served: served[0],
-            seen=lambda served: on.DeviceClassSeen(*served),
-            gone=lambda served: on.DeviceClassGone(served[0]),
-            optional=True,
-        ),
-    ]
 
 
 class FailedPod(Struct, frozen=True, gc=False):

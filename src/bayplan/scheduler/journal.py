@@ -52,6 +52,8 @@ class Outcome(Struct, omit_defaults=True, frozen=True):
     node: str = ""
     picked: int | None = None
     held: tuple[Held, ...] = ()
+    victims: tuple[str, ...] = ()  # uids
+    nominated: str | None = None  # the node kept for the pod; empty: none any more
     reasons: dict[str, int] = {}  # reason: how many nodes gave it
     text: str = ""
 
@@ -195,19 +197,21 @@ def outcomes(effects: Iterable[do.Effect]) -> list[Outcome]:
     """The effects as they are written; pods that share a refusal are one outcome."""
     found: list[Outcome] = []
     shared: Refusal | None = None
+    nominated: str | None = None
     uids: list[str] = []
 
     def end() -> None:
         if shared is not None:
             reasons = {text: tally.count for text, tally in shared.tallies.items()}
             text = "" if reasons else shared.message
-            found.append(Outcome("Refuse", tuple(uids), reasons=reasons, text=text))
+            who = tuple(uids)
+            found.append(Outcome("Refuse", who, nominated=nominated, reasons=reasons, text=text))
 
     for effect in effects:
         if isinstance(effect, do.Refuse):
-            if effect.refusal is not shared:
+            if effect.refusal is not shared or effect.nominated != nominated:
                 end()
-                shared, uids = effect.refusal, []
+                shared, nominated, uids = effect.refusal, effect.nominated, []
             uids.append(effect.pod.uid)
             continue
         end()
@@ -216,6 +220,9 @@ def outcomes(effects: Iterable[do.Effect]) -> list[Outcome]:
             case do.Bind(placement, picked):
                 who, where = (placement.pod.uid,), placement.node
                 found.append(Outcome("Bind", who, where, picked, placement.held))
+            case do.Preempt(pod, node, victims):
+                gone = tuple(victim.uid for victim in victims)
+                found.append(Outcome("Preempt", (pod.uid,), node, victims=gone))
             case do.Park(pod, error):
                 found.append(Outcome("Park", (pod.uid,), text=error))
             case _:

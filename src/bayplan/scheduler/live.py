@@ -12,16 +12,10 @@ from bayplan.kube.reflector import Reflector, Watched
 from bayplan.scheduler.audit import Audit, differences, lasting
 from bayplan.scheduler.bundle import Decisions, bundle
 from bayplan.scheduler.config import Configuration
-from bayplan.scheduler.feed import (
-    Collected,
-    NamedSink,
-    PodSink,
-    Unread,
-    namespace_kind,
-    node_kind,
-)
+from bayplan.scheduler.feed import Collected, NamedSink, PodSink, Unread
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import software
+from bayplan.scheduler.kinds import namespace_kind, node_kind
 from bayplan.scheduler.metrics import Metrics
 from bayplan.web.server import Answer, Routes, json
 

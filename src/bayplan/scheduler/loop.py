@@ -41,7 +41,7 @@ class Recorder(Protocol):
 
 
 class Output(Protocol):
-    """Carries effects out, and answers a Bind through the inbox."""
+    """Carries effects out, and answers through the inbox a Bind, and a Preempt that fails."""
 
     done: Counter[str]
     failed: Counter[str]
@@ -52,6 +52,8 @@ class Output(Protocol):
 
     def bind(self, effect: do.Bind) -> None: ...
     def refuse(self, effect: do.Refuse) -> None: ...
+    def preempt(self, effect: do.Preempt) -> None: ...
+    def evict(self, effect: do.Evict) -> None: ...
     def park(self, effect: do.Park) -> None: ...
     def forget(self, uid: str) -> None: ...
     def abandon(self, why: str) -> None: ...
@@ -197,6 +199,10 @@ class Loop:
                 self.writer.bind(effect)
             case do.Refuse():
                 self.writer.refuse(effect)
+            case do.Preempt():
+                self.writer.preempt(effect)
+            case do.Evict():
+                self.writer.evict(effect)
             case do.Park(pod, error):
                 log.error("pod %s: a plugin failed with %s\n%s", pod.key, error, effect.story)
                 self.writer.park(effect)

@@ -18,6 +18,7 @@ from bayplan.scheduler.loop import Output
 from bayplan.scheduler.watches import Watches
 
 # from a millisecond, since a bind takes some, to an hour
+VICTIMS = (1, 2, 4, 8, 16, 32, 64)  # kube-scheduler's buckets
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
 
 
@@ -35,6 +36,13 @@ class Metrics:
             registry=self.registry,
             buckets=SECONDS,
         )
+        self._victims = Histogram(
+            "scheduler_preemption_victims",
+            "Pods that make room for one, or for one gang.",
+            registry=self.registry,
+            buckets=VICTIMS,
+        )
+        self._preemptions: Counter[tuple[()]] = Counter({(): 0})
         self._first_seen: dict[str, float] = {}  # by uid: of pods that wait
         self._attempts: Counter[tuple[str, str]] = Counter()  # by profile and result
         self.leads: Callable[[], bool] = lambda: False
@@ -59,6 +67,9 @@ class Metrics:
             match effect:
                 case do.Bind(placement):
                     self._attempts[placement.pod.scheduler, "scheduled"] += 1
+                case do.Preempt(_, _, victims):
+                    self._preemptions[()] += 1
+                    self._victims.observe(len(victims))
                 case do.Refuse(pod):
                     self._attempts[pod.scheduler, "unschedulable"] += 1
                 case do.Park(pod):
@@ -82,6 +93,12 @@ class Metrics:
             "Tries to schedule a pod, by result; pods that are refused as one count as they wait.",
             ("profile", "result"),
             self._attempts,
+        )
+        yield counter(
+            "scheduler_preemption_attempts",
+            "Preemptions that found their victims.",
+            (),
+            self._preemptions,
         )
         yield gauge(
             "scheduler_pending_pods", "Pods that wait, by queue.", ("queue",), pending(engine)

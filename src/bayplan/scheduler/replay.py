@@ -6,7 +6,8 @@ really came to be.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from contextlib import nullcontext
+from itertools import chain, zip_longest
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from bayplan.core.engine.profile import ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.holdings import holding_of
-from bayplan.core.model.pods import Part
+from bayplan.core.model.pods import Pod
 from bayplan.core.state.laws import broken
 from bayplan.scheduler.journal import Outcome, outcomes
 from bayplan.scheduler.recording import Player, Recording, Told
@@ -72,7 +73,8 @@ def replay(
 ) -> Replayed:
     """Every decision again; under other profiles, what they would have decided."""
     player = Player(recording, under, known)
-    report, names, pairs = Replayed(), Names(player.engine), Pairs()
+    report, names = Replayed(), Names(player.engine)
+    pairs = Pairs(names)
     for told in recording.steps():
         if span.last is not None and told.n > span.last:
             break
@@ -94,17 +96,22 @@ def replay(
         elif then != now:
             report.differences += differing(told.n, then, now, names)
     if under is not None:
-        report.differences += pairs.differing(names)
+        report.differences += pairs.differing()
     report.cut_off = recording.cut_off
     return report
 
 
 def settle(engine: Engine, told: Told, then: Sequence[Outcome], now: Sequence[Outcome]) -> None:
-    """Nobody will answer the binds that were not made then: they count as done."""
+    """Nobody will answer the binds that were not made then: they count as done. Nor will pods go
+    that did not go then."""
     bound = {outcome.pods[0] for outcome in then if outcome.do == "Bind"}
+    gone = {uid for outcome in then for uid in outcome.victims}
     for outcome in now:
         if outcome.do == "Bind" and outcome.pods[0] not in bound:
             engine.handle(on.BindDone(outcome.pods[0]), told.now)
+        for uid in outcome.victims:
+            if uid not in gone:
+                engine.handle(on.VictimSpared(uid, "it was not deleted"), told.now)
 
 
 def each(found: Sequence[Outcome]) -> list[Outcome]:
@@ -118,7 +125,9 @@ def differing(
     """What one step decided otherwise, by pod."""
     before, after = by_pod(then), by_pod(now)
     found = [
-        Difference(n, names.of(uid), words(before.get(uid, ())), words(after.get(uid, ())))
+        Difference(
+            n, names.of(uid), names.words(before.get(uid, ())), names.words(after.get(uid, ()))
+        )
         for uid in dict.fromkeys((*before, *after))
         if before.get(uid) != after.get(uid)
     ]
@@ -133,30 +142,11 @@ def by_pod(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
     return pods
 
 
-def words(found: Sequence[Outcome]) -> str:
-    """What was decided about a pod."""
-    return "; ".join(map(word, found)) or NOTHING
-
-
-def word(outcome: Outcome) -> str:
-    match outcome.do:
-        case "Bind":
-            picked = "" if outcome.picked is None else f" (picked {outcome.picked})"
-            held = {device.id: None for held in outcome.held for device in held.devices}
-            devices = f" with {', '.join(held)}" if held else ""
-            return f"{outcome.node}{devices}{picked}"
-        case "Refuse":
-            reasons = [f"{count} {text}" for text, count in sorted(outcome.reasons.items())]
-            return f"waits: {', '.join(reasons) or outcome.text}"
-        case "Park":
-            return f"failed: {outcome.text}"
-    return f"{outcome.do}: {outcome.text}"
-
-
 class Pairs:
     """Binds then and now, pod by pod: under other profiles they need not share a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: "Names") -> None:
+        self._names = names
         self._then: dict[str, list[tuple[int, str]]] = {}
         self._now: dict[str, list[tuple[int, str]]] = {}
         self._last_then: dict[str, str] = {}  # by uid: the last refusal
@@ -172,10 +162,10 @@ class Pairs:
                 if outcome.do == "Bind":
                     binds.setdefault(uid, []).append((n, outcome.node))
                 elif outcome.do != "Report":
-                    last[uid] = word(outcome)
+                    last[uid] = self._names.word(outcome)
 
-    def differing(self, names: "Names") -> list[Difference]:
-        found = []
+    def differing(self) -> list[Difference]:
+        found, names = [], self._names
         for uid in dict.fromkeys((*self._then, *self._now)):
             before, after = self._then.get(uid, ()), self._now.get(uid, ())
             for then, now in zip_longest(before, after):
@@ -191,7 +181,7 @@ class Pairs:
 
 
 class Names:
-    """Pods by uid, for people."""
+    """What was decided, for people: with pods by their names."""
 
     def __init__(self, engine: Engine) -> None:
         pods = [waiter.pod for waiter, _ in engine.waiting.pods.values()]
@@ -206,6 +196,27 @@ class Names:
 
     def of(self, uid: str) -> str:
         return self._names.get(uid, uid)
+
+    def words(self, found: Sequence[Outcome]) -> str:
+        """What was decided about a pod."""
+        return "; ".join(map(self.word, found)) or NOTHING
+
+    def word(self, outcome: Outcome) -> str:
+        match outcome.do:
+            case "Bind":
+                picked = "" if outcome.picked is None else f" (picked {outcome.picked})"
+                held = {device.id: None for held in outcome.held for device in held.devices}
+                devices = f" with {', '.join(held)}" if held else ""
+                return f"{outcome.node}{devices}{picked}"
+            case "Refuse":
+                reasons = [f"{count} {text}" for text, count in sorted(outcome.reasons.items())]
+                node = f", nominated {outcome.nominated}" if outcome.nominated else ""
+                return f"waits: {', '.join(reasons) or outcome.text}{node}"
+            case "Preempt":
+                return f"preempts {', '.join(map(self.of, outcome.victims))} on {outcome.node}"
+            case "Park":
+                return f"failed: {outcome.text}"
+        return f"{outcome.do}: {outcome.text}"
 
 
 # ---- the laws
@@ -271,20 +282,28 @@ def overfull(engine: Engine, effects: Sequence[do.Effect]) -> list[str]:
         if not isinstance(effect, do.Bind):
             continue
         pod, node = effect.placement.pod, effect.placement.node
-        profile = engine.profiles.get(pod.scheduler)  # none: another scheduler has decided
-        filters = () if profile is None else profile.filters
-        fit = next((plugin for _, plugin in filters if plugin.name == FIT), None)
-        if fit is not None and not getattr(fit, "_ignoring", False):
-            free = cluster.free[cluster.rows[node]]
-            for name, column in cluster.demand(pod.row).columns.items():
-                if free[column] < 0:
-                    lacking.setdefault((node, name), []).append(pod.key)
-        for part in given(engine, effect.placement):
-            lacking.setdefault((node, f"{part.device_class} {part.id}"), []).append(pod.key)
+        kept = cluster.holds.on(cluster.rows[node])  # since then; it may still be others'
+        with cluster.trial() if kept else nullcontext():
+            for held in kept:
+                cluster.holds.release(held.uid)
+            for name in chain(short(engine, pod, node), given(engine, effect.placement)):
+                lacking.setdefault((node, name), []).append(pod.key)
     return [f"{node} lacks {name} for {', '.join(pods)}" for (node, name), pods in lacking.items()]
 
 
-def given(engine: Engine, placement: do.Placement) -> Iterator[Part]:
+def short(engine: Engine, pod: Pod, node: str) -> Iterator[str]:
+    """The resources of which the pod's node has less than nothing left."""
+    cluster, profile = engine.cluster, engine.profiles.get(pod.scheduler)
+    filters = () if profile is None else profile.filters  # none: another scheduler has decided
+    fit = next((plugin for _, plugin in filters if plugin.name == FIT), None)
+    if fit is not None and not getattr(fit, "_ignoring", False):
+        free = cluster.free[cluster.rows[node]]
+        for name, column in cluster.demand(pod.row).columns.items():
+            if free[column] < 0:
+                yield name
+
+
+def given(engine: Engine, placement: do.Placement) -> Iterator[str]:
     """The devices of a placement of which more is held than there is."""
     cluster = engine.cluster
     row = cluster.rows[placement.node]
@@ -292,7 +311,7 @@ def given(engine: Engine, placement: do.Placement) -> Iterator[Part]:
     for part in () if holding is None else holding.parts:
         table = cluster.pools.every()[part.device_class]
         if table.is_amiss(row, part.id):
-            yield part
+            yield f"{part.device_class} {part.id}"
 
 
 def miscounted(state: State, engine: Engine) -> list[str]:

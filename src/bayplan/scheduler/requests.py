@@ -1,4 +1,4 @@
-"""The bodies of what we write: a Binding, a PodScheduled condition, an Event.
+"""The bodies of what we write: a Binding, a condition, a deletion, an eviction, an Event.
 
 Values in, bytes out; nothing here sends anything.
 """
@@ -13,7 +13,12 @@ from bayplan.core.model.pods import Pod
 from bayplan.scheduler.feed import Condition
 
 SCHEDULED, FAILED = "Scheduled", "FailedScheduling"
-_KINDS = {SCHEDULED: ("Normal", "Binding")}  # the type and action of an event's reason
+PREEMPTED, EVICTED = "Preempted", "Evicted"
+_KINDS = {  # the type and action of an event's reason
+    SCHEDULED: ("Normal", "Binding"),
+    PREEMPTED: ("Normal", "Preempting"),
+    EVICTED: ("Normal", "Evicting"),
+}
 _LONGEST_NAME = 253 - 17  # a pod's in an event's, which has a time of 16 digits after a dot
 _LONGEST_NOTE = 1024  # bytes; the API server's limit
 _MOST_ANNOTATION_BYTES = 256 << 10
@@ -21,6 +26,25 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 encode = msgspec.json.Encoder().encode
+
+
+class Said(Struct, frozen=True, gc=False):
+    """Why a pod waits, and which node is kept for it (empty: none any more; None: as it was)."""
+
+    pod: Pod
+    reason: str
+    text: str
+    nominated: str | None = None
+
+
+class Note(Struct, frozen=True, gc=False):
+    """An event about a pod."""
+
+    pod: Pod
+    reason: str
+    text: str
+    version: str = ""  # the pod's resourceVersion
+    related: Pod | None = None  # on whose behalf it happened
 
 
 class _Object(Struct, rename="camel"):
@@ -66,6 +90,7 @@ class _Event(_Object):
     type: str
     regarding: _Regarding
     note: str
+    related: _Regarding | UnsetType = UNSET
     kind: str = "Event"
     api_version: str = "events.k8s.io/v1"
 
@@ -90,40 +115,87 @@ def bad_annotation(annotations: dict[str, str]) -> str | None:
     return None
 
 
-def condition(uid: str, reason: str, text: str, before: Condition, wall: float) -> bytes:
-    """A patch of PodScheduled. The transition's time stays while the status does."""
-    now = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def condition(said: Said, before: Condition, wall: float) -> bytes:
+    """A patch of PodScheduled, and of the nomination if there is news of it. The transition's
+    time stays while the status does."""
     fields: dict[str, object] = {
         "type": "PodScheduled",
         "status": "False",
-        "reason": reason,
-        "message": text.encode(errors="replace").decode(),  # a plugin's may be anything
+        "reason": said.reason,
+        "message": said.text.encode(errors="replace").decode(),  # a plugin's may be anything
         "lastProbeTime": None,
-        "lastTransitionTime": before.since or now,
+        "lastTransitionTime": before.since or _second(wall),
     }
     if before.generation:
         fields["observedGeneration"] = before.generation
     # of the pod as we know it: a bind that came in between must not be contradicted
-    metadata = {"uid": uid, "resourceVersion": before.resource_version}
-    return encode({"metadata": metadata, "status": {"conditions": [fields]}})
+    metadata = {"uid": said.pod.uid, "resourceVersion": before.resource_version}
+    status: dict[str, object] = {"conditions": [fields]}
+    if said.nominated is not None:
+        status["nominatedNodeName"] = said.nominated or None  # null takes it away
+    return encode({"metadata": metadata, "status": status})
 
 
-def event(pod: Pod, reason: str, text: str, version: str, instance: str, wall: float) -> bytes:
-    kind, action = _KINDS.get(reason, ("Warning", "Scheduling"))
+def disrupted(victim: Pod, preemptor: Pod, wall: float) -> bytes:
+    """A patch that says why the pod will end; a Job's failure policy can look for it."""
+    fields = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": f"{preemptor.scheduler}: preempting to accommodate a higher priority pod",
+        "lastProbeTime": None,
+        "lastTransitionTime": _second(wall),
+    }
+    return encode({"metadata": {"uid": victim.uid}, "status": {"conditions": [fields]}})
+
+
+def deletion(pod: Pod) -> bytes:
+    """Of this very pod, which takes the time that it asks for itself."""
+    return encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": pod.uid}})
+
+
+def eviction(pod: Pod) -> bytes:
+    return encode(
+        {
+            "kind": "Eviction",
+            "apiVersion": "policy/v1",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+    )
+
+
+def removed(pod: Pod, preemptor: Pod | None, node: str, why: str) -> Note:
+    """What is said of a pod that was deleted for another, or evicted."""
+    if preemptor is None:
+        return Note(pod, EVICTED, why)
+    text = f"Preempted by pod {preemptor.uid} on node {node}"
+    return Note(pod, PREEMPTED, text, related=preemptor)
+
+
+def event(note: Note, instance: str, wall: float) -> bytes:
+    pod, related = note.pod, note.related
+    reporter = (related or pod).scheduler
+    kind, action = _KINDS.get(note.reason, ("Warning", "Scheduling"))
     at = datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")  # strftime is slow
     return encode(
         _Event(
             metadata=_Metadata(f"{pod.name[:_LONGEST_NAME]}.{int(wall * 1e9):x}", pod.namespace),
             event_time=at.replace("+00:00", "Z"),
-            reporting_controller=pod.scheduler,
-            reporting_instance=f"{pod.scheduler}-{instance}"[:128],
+            reporting_controller=reporter,
+            reporting_instance=f"{reporter}-{instance}"[:128],
             action=action,
-            reason=reason,
+            reason=note.reason,
             type=kind,
-            regarding=_Regarding(pod.namespace, pod.name, pod.uid, version or UNSET),
-            note=shortened(text),
+            regarding=_Regarding(pod.namespace, pod.name, pod.uid, note.version or UNSET),
+            note=shortened(note.text),
+            related=_Regarding(related.namespace, related.name, related.uid) if related else UNSET,
         )
     )
+
+
+def _second(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def shortened(text: str) -> str:

@@ -11,7 +11,7 @@ import random
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct
 
@@ -27,20 +27,23 @@ from bayplan.kube.http import HttpTransport
 from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.scheduler import heap
 from bayplan.scheduler.config import Configuration
+from bayplan.scheduler.feed import Unread
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
-from bayplan.scheduler.journal import Journal
+from bayplan.scheduler.journal import Journal, software
 from bayplan.scheduler.leader import Duties, Elector, Sidecar, Turns
 from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
 from bayplan.scheduler.maps import UsageMaps
 from bayplan.scheduler.metrics import Metrics
+from bayplan.scheduler.questions import LiveQuestions, access_of, table
 from bayplan.scheduler.refusals import Refusals
+from bayplan.scheduler.requests import FAILED
 from bayplan.scheduler.shadow import Shadow
 from bayplan.scheduler.volumes import KnownClaims, VolumeBinder
 from bayplan.scheduler.watches import Watches
 from bayplan.scheduler.writer import Settings, Writer
-from bayplan.web.server import serving
+from bayplan.web.api import serving
 
 log = logging.getLogger("bayplan")
 
@@ -185,6 +188,12 @@ class Service:
             ),
         )
         self.refusals.note = writer.note
+
+        def tell(item: Unread) -> None:
+            if item.scheduler in self.engine.profiles:
+                writer.note(item.stand_in, FAILED, item.why)
+
+        watches.pods.on_waiting_unread = tell
         return watches, writer
 
     @property
@@ -196,8 +205,16 @@ class Service:
     @asynccontextmanager
     async def doors(self) -> AsyncIterator[None]:
         """What others can ask, inside the block."""
-        async with serving(self.config.api, self.live.routes()):
+        async with self.api():
             yield
+
+    def api(self) -> AbstractAsyncContextManager[int]:
+        """Serves questions inside the block; gives the port."""
+        asked = LiveQuestions(
+            self.engine, self.config.vendors, self.client, lambda: self.loop.is_ready
+        )
+        paths = table(asked, self.live.routes(), software())
+        return serving(self.config.api, paths, access_of(self.config.api_access))
 
     def elector(self, turns: Turns | None = None) -> Elector:
         """Leads and steps down, and closes the fence with the lease."""

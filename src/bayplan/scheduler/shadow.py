@@ -1,4 +1,4 @@
-"""A dry run beside another scheduler: decide for every pod, bind none, tell where we differ."""
+"""A dry run beside another scheduler: decide for every pod, touch none, tell where we differ."""
 
 import asyncio
 import logging
@@ -22,6 +22,7 @@ class Shadow:
         self._inbox = inbox
         self._profiles = list(engine.profiles)
         self._plans: dict[str, str] = {}  # by uid: the node that we would have taken
+        self._preemptions: dict[str, str] = {}  # by uid: what we last said
         self.compared: Counter[str] = Counter()  # agreed, differed
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
@@ -47,13 +48,28 @@ class Shadow:
         self._inbox.add(on.BindDone(pod.uid))
 
     def refuse(self, effect: do.Refuse) -> None:
-        log.info("dry run: pod %s would wait: %s", effect.pod.key, effect.refusal.message)
+        log.info("dry run: pod %s would wait: %s", effect.pod.key, effect.refusal.sentence)
+
+    def preempt(self, effect: do.Preempt) -> None:
+        """Nobody is deleted, so nobody must wait for it. The same again is no news."""
+        names = ", ".join(victim.key for victim in effect.victims)
+        plan = f"would preempt {names} on {effect.node}"
+        if self._preemptions.get(effect.pod.uid) != plan:
+            self._preemptions[effect.pod.uid] = plan
+            self.done["preemption"] += 1
+            log.info("dry run: pod %s %s", effect.pod.key, plan)
+        for victim in effect.victims:
+            self._inbox.add(on.VictimSpared(victim.uid, "this is a dry run"))
+
+    def evict(self, effect: do.Evict) -> None:
+        log.info("dry run: pod %s would be evicted: %s", effect.pod.key, effect.why)
 
     def park(self, effect: do.Park) -> None:
         """The loop has told of it."""
 
     def forget(self, uid: str) -> None:
         self._plans.pop(uid, None)
+        self._preemptions.pop(uid, None)
 
     def abandon(self, why: str) -> None:
         """There is nothing under way."""
@@ -76,6 +92,7 @@ class Shadow:
 
     def step(self, event: on.Event, now: float, effects: list[do.Effect]) -> None:
         if isinstance(event, on.PodSeen) and event.pod.node:
+            self._preemptions.pop(event.pod.uid, None)
             plan = self._plans.pop(event.pod.uid, None)
             if plan == event.pod.node:
                 self.compared["agreed"] += 1

@@ -23,7 +23,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Help, Refusal
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.distrust import Distrust
-from bayplan.core.state.waiting import Group, Rests, Waiter, Waiting
+from bayplan.core.state.waiting import Group, Rests, Waiter
 from bayplan.scheduler.packing import pack, unpack
 
 PART = 500  # values in one part, so that a line of the journal stays below a few MB
@@ -77,6 +77,15 @@ class Expectation(Struct):
     until: float
 
 
+class Kept(Struct, omit_defaults=True):
+    """A place that is kept for a pod; without a pod: it was, until its node went."""
+
+    uid: str
+    owner: str
+    node: str = ""
+    pod: Pod | None = None  # with the devices that are kept
+
+
 class Doubt(Struct):
     """What is remembered of a kubelet that refused a pod."""
 
@@ -108,6 +117,7 @@ class WaitGroup(Struct, omit_defaults=True):
     announced: Sort | None = None
     sleeps_until: float = 0.0
     has_alarm: bool = False
+    since: float = -1.0
     awake: list[tuple[Sort, int, str]] = []
     resting: list[tuple[float, int, str]] = []
 
@@ -124,6 +134,8 @@ class State(Struct, omit_defaults=True, tag="state"):
     doubts: list[Doubt] = []
     held: list[Hold] = []
     expected: list[Expectation] = []
+    kept: list[Kept] = []
+    doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
     assumed: list[Wait] = []
     groups: list[WaitGroup] = []
     waiting: list[Wait] = []
@@ -161,6 +173,9 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("doubts", (Doubt(n, r, d) for n, kept in doubts for r, d in kept.items()))
     yield from _parts("held", (Hold(pod, why) for pod, why in engine.held.values()))
     yield from _parts("expected", _expected(engine))
+    yield from _parts("kept", _kept(engine))
+    doomed = engine.nominations.doomed.items()
+    yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
     yield from _parts("assumed", (_wait(waiter, -1) for waiter in engine.assumed.values()))
     yield from _parts("groups", map(_wait_group, queue.groups.values()))
     members = (_wait(waiter, number[group.key]) for waiter, group in queue.pods.values())
@@ -186,6 +201,7 @@ def facts(cluster: Cluster) -> Iterator[on.Event]:
     yield from map(on.StorageClassSeen, storage.classes.values())
     yield from map(on.VolumeSeen, storage.volumes.values())
     yield from map(on.ClaimSeen, storage.claims.values())
+    yield from map(on.BudgetSeen, cluster.budgets.by_key.values())
 
 
 def _expected(engine: Engine) -> Iterator[Expectation]:
@@ -194,6 +210,16 @@ def _expected(engine: Engine) -> Iterator[Expectation]:
         row = holds.rows.get(uid)
         if row is not None:
             yield Expectation(cluster.name(row), holds.pods[row][uid], until)
+
+
+def _kept(engine: Engine) -> Iterator[Kept]:
+    cluster, holds = engine.cluster, engine.cluster.holds
+    for uid, owner in engine.nominations.owners.items():
+        row = holds.rows.get(uid)
+        if row is None:
+            yield Kept(uid, owner)
+        else:
+            yield Kept(uid, owner, cluster.name(row), holds.pods[row][uid])
 
 
 def _parts(name: str, values: Iterable[Any]) -> Iterator[State]:
@@ -264,6 +290,7 @@ def _wait_group(group: Group) -> WaitGroup:
         announced=group.announced,
         sleeps_until=group.sleeps_until,
         has_alarm=group.has_alarm,
+        since=group.since,
         awake=group.awake,
         resting=group.resting,
     )
@@ -278,6 +305,7 @@ def restore(state: State, profiles: Sequence[Profile]) -> Engine:
     for hold in state.held:
         engine.held[hold.pod.uid] = (hold.pod, hold.why)
     _restore_queue(engine, state)
+    _restore_nominations(engine, state)
     for name, value in (frame.order or {}).items():
         setattr(engine.order, name, unpack(value))
     terms = engine.cluster.terms
@@ -303,7 +331,7 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
     frame = state.frame
     assert frame is not None
     keep = keeper()
-    engine = Engine(profiles, max_in_flight=frame.max_in_flight)
+    engine = Engine(profiles, max_in_flight=frame.max_in_flight, rests=frame.rests)
     _restore_rows(engine.cluster, frame, state.nodes)
     for fact in state.facts:
         engine.handle(event_of(fact.on, fact.event), 0.0)
@@ -342,7 +370,7 @@ def _restore_rows(cluster: Cluster, frame: Frame, rows: list[Row]) -> None:
 
 def _restore_queue(engine: Engine, state: State) -> None:
     assert state.frame is not None
-    queue = Waiting(state.frame.rests)
+    queue = engine.waiting  # others hold it too
     groups = [_group(each) for each in state.groups]
     queue.groups = {group.key: group for group in groups}
     for wait in state.waiting:
@@ -359,7 +387,16 @@ def _restore_queue(engine: Engine, state: State) -> None:
         queue._by_kind[kind][groups[i].key] = None
     queue.asleep = sum(group.refusal is not None for group in groups)
     queue._ticket = state.frame.ticket
-    engine.waiting = queue
+
+
+def _restore_nominations(engine: Engine, state: State) -> None:
+    cluster, nominations = engine.cluster, engine.nominations
+    for kept in state.kept:
+        nominations.owners[kept.uid] = kept.owner
+        if kept.pod is not None:
+            cluster.holds.hold(kept.pod, cluster.rows[kept.node])
+    for uid, owners in state.doomed:
+        nominations.doomed[uid] = dict.fromkeys(owners)
 
 
 def _group(saved: WaitGroup) -> Group:
@@ -370,6 +407,7 @@ def _group(saved: WaitGroup) -> Group:
     group.announced = saved.announced
     group.sleeps_until = saved.sleeps_until
     group.has_alarm = saved.has_alarm
+    group.since = saved.since
     group.awake = list(saved.awake)
     group.resting = list(saved.resting)
     return group
@@ -388,13 +426,15 @@ def _waiter(wait: Wait) -> Waiter:
 
 
 def keeper() -> Callable[[Pod], Pod]:
-    """Gives pods with equal row keys or terms the same one, as the reader of manifests does."""
+    """Gives pods with equal row keys, terms or gangs the same one, as the reader does."""
     kept: dict[Any, Any] = {}
 
     def keep(pod: Pod) -> Pod:
         force_setattr(pod, "row", kept.setdefault(pod.row, pod.row))
         if pod.terms is not None:
             force_setattr(pod, "terms", kept.setdefault(pod.terms, pod.terms))
+        if pod.gang is not None:
+            force_setattr(pod, "gang", kept.setdefault(pod.gang, pod.gang))
         return pod
 
     return keep

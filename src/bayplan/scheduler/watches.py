@@ -11,7 +11,6 @@ from bayplan.kube.read import Reader
 from bayplan.kube.reflector import Reflector
 from bayplan.kube.transport import ApiError
 from bayplan.scheduler.feed import (
-    STORAGE_CLASS,
     Adopt,
     Collected,
     FailedSink,
@@ -19,9 +18,9 @@ from bayplan.scheduler.feed import (
     NamedSink,
     PodSink,
     Report,
-    kinds,
 )
 from bayplan.scheduler.inbox import Inbox
+from bayplan.scheduler.kinds import STORAGE_CLASS, kinds
 
 _AGAIN_S = 600.0  # the same trouble is told again after so long
 _NOT_THERE = (403, 404)  # a role without the kind, a server without the kind
@@ -42,7 +41,7 @@ class Watches:
     ) -> None:
         """`only`: the kinds wanted beside pods; else all, and with them pods that failed."""
         self._client, self._report, self._inbox = client, report, inbox
-        self.reader = reader = Reader(vendors)
+        self.reader = reader = Reader(vendors, report)
         self.pods = PodSink(inbox, report, reader, adopt)
         self.named: dict[str, NamedSink[Any]] = {
             kind.what: NamedSink(inbox, report, kind)

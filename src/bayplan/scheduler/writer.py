@@ -1,4 +1,4 @@
-"""What leaves the scheduler: binds first, then conditions, then events.
+"""What leaves the scheduler: binds first, then deletions, conditions, evictions, and events.
 
 A fixed set of workers takes whatever is most urgent. A bind's outcome goes back to the inbox as an
 event. A pod has one slot for its condition and one per reason for its events: what is newer takes
@@ -9,13 +9,12 @@ import asyncio
 import socket
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
-from heapq import heappop, heappush
 
 import msgspec
 from msgspec import Struct
 
 from bayplan.core.model import events as on
-from bayplan.core.model.effects import Bind, Park, Placement, Refuse
+from bayplan.core.model.effects import Bind, Evict, Park, Placement, Preempt, Refuse
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import EVENTS, PODS, Client, Retry
@@ -32,9 +31,11 @@ from bayplan.scheduler.binding import Binder, Outcome
 from bayplan.scheduler.feed import Condition
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
+from bayplan.scheduler.pacing import CONDITION_EVERY_S, Conditions
+from bayplan.scheduler.removing import Counts, Desk, Removals
+from bayplan.scheduler.requests import Note, Said
 
 WORKERS = 64
-CONDITION_EVERY_S = 30.0  # per pod; the first is written at once
 CONFLICT_S = 1.0  # until a condition is written again whose pod had changed
 MOST_EVENTS = 50_000  # that wait to be written; beyond, the oldest are dropped, and counted
 _AGAIN = Retry(tries=3, post=True)  # an event has a name of its own, so a second is no second
@@ -42,15 +43,6 @@ STOPPING = "the scheduler is stopping"
 OK = 200
 UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
 Prepare = Callable[[Placement], Awaitable[None]]  # what a pod needs before it is bound
-
-
-class Said(Struct, frozen=True, gc=False):
-    """Something to write about a pod."""
-
-    pod: Pod
-    reason: str
-    text: str
-    version: str = ""  # the pod's resourceVersion, for an event
 
 
 class Settings(Struct, frozen=True):
@@ -80,16 +72,16 @@ class Writer:
         self._accepting = self._sends_binds = True
         self._binds: deque[tuple[Bind, BeforeSend]] = deque()  # with the fence of their term
         self._preparing: dict[asyncio.Task[None], Bind] = {}
-        self._conditions: OrderedDict[str, Said] = OrderedDict()  # by uid
-        self._later: dict[str, Said] = {}  # by uid: too soon after the one before
-        self._due: list[tuple[float, str]] = []  # heap: when, uid of `_later`
-        self._told_at: dict[str, float] = {}  # by uid: when a condition was last written
-        self._events: OrderedDict[tuple[str, str], Said] = OrderedDict()  # by uid, reason
+        self._conditions = Conditions(client.clock, self._call)
+        self._events: OrderedDict[tuple[str, str], Note] = OrderedDict()  # by uid, reason
         self._idle: deque[asyncio.Future[None]] = deque()
         self.busy: Counter[str] = Counter()  # requests on their way, by kind
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()  # not written when we stopped
+        counts = Counts(self.busy, self.done, self.failed, self.dropped)
+        desk = Desk(client, inbox, fence, counts, self._call, self._note)
+        self._removals = Removals(desk, settings.bind_timeout_s)
 
     # ---- what to write
 
@@ -118,14 +110,26 @@ class Writer:
             self._queue(effect, check)
 
     def refuse(self, effect: Refuse) -> None:
-        self._tell(Said(effect.pod, UNSCHEDULABLE, effect.refusal.message))
+        said = Said(effect.pod, UNSCHEDULABLE, effect.refusal.sentence, effect.nominated)
+        self._conditions.tell(said)
+
+    def preempt(self, effect: Preempt) -> None:
+        self._removals.preempt(effect)
+
+    def evict(self, effect: Evict) -> None:
+        self._removals.evict(effect)
 
     def park(self, effect: Park) -> None:
-        self._tell(Said(effect.pod, SCHEDULER_ERROR, effect.story.strip().splitlines()[-1]))
+        self._conditions.tell(
+            Said(effect.pod, SCHEDULER_ERROR, effect.story.strip().splitlines()[-1])
+        )
 
     def note(self, pod: Pod, reason: str, text: str, version: str = "") -> None:
         """An event about the pod."""
-        self._events[pod.uid, reason] = Said(pod, reason, text, version)
+        self._note(Note(pod, reason, text, version))
+
+    def _note(self, note: Note) -> None:
+        self._events[note.pod.uid, note.reason] = note
         if len(self._events) > MOST_EVENTS:
             self._events.popitem(last=False)
             self.dropped["event"] += 1
@@ -133,71 +137,52 @@ class Writer:
 
     def forget(self, uid: str) -> None:
         """The pod is bound or gone: nothing more is said of its waiting."""
-        self._conditions.pop(uid, None)
-        self._later.pop(uid, None)
-        self._told_at.pop(uid, None)
+        self._conditions.forget(uid)
+        self._removals.forget(uid)
         self._events.pop((uid, requests.FAILED), None)
 
-    def _tell(self, said: Said) -> None:
-        uid = said.pod.uid
-        last = self._told_at.get(uid)
-        waits = uid in self._conditions
-        if last is None or waits or self._clock.time() - last >= CONDITION_EVERY_S:
-            self._later.pop(uid, None)
-            self._conditions[uid] = said
-            self._call()
-            return
-        self._later.pop(uid, None)
-        self._put_off(said, CONDITION_EVERY_S)
-
-    def _put_off(self, said: Said, pause_s: float) -> None:
-        """Until the pause since the last one is over, unless something newer waits for that."""
-        uid = said.pod.uid
-        if uid not in self._later and uid not in self._conditions and uid in self._told_at:
-            self._later[uid] = said
-            heappush(self._due, (self._told_at[uid] + pause_s, uid))
-
     def tick(self, now: float) -> None:
-        """Conditions whose pause is over get their turn."""
-        while self._due and self._due[0][0] <= now:
-            _, uid = heappop(self._due)
-            said = self._later.pop(uid, None)
-            if said is not None:
-                self._conditions[uid] = said
-                self._call()
+        """What was put off long enough gets its turn."""
+        self._removals.tick(now)
+        self._conditions.tick(now)
 
     def next_time(self) -> float | None:
-        return self._due[0][0] if self._due else None
+        times = (self._conditions.next_time(), self._removals.next_time())
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def queued(self) -> dict[str, int]:
         return {
             "bind": len(self._binds),
-            "condition": len(self._conditions) + len(self._later),
+            "condition": len(self._conditions),
             "event": len(self._events),
+            **self._removals.queued,
         }
 
     # ---- stopping
 
     async def close(self, binds_s: float, rest_s: float) -> None:
-        """Finishes or forgets every bind, then says what there is time to say."""
+        """Finishes or forgets every bind and deletion, then says what there is time to say."""
         self._accepting = False
-        await self._until(lambda: not self._binds and not self.busy["bind"], binds_s)
-        self._sends_binds = False
-        self.abandon(STOPPING)
-        self._conditions.update(self._later)
-        self._later.clear()
-        for _ in self._conditions:
-            self._call()
+        self._removals.stop_accepting()
         await self._until(
-            lambda: not self._conditions and not self._events and not any(self.busy.values()),
+            lambda: not self._binds and not self.busy["bind"] and self._removals.are_deleted,
+            binds_s,
+        )
+        self._sends_binds = False
+        self._removals.stop_sending()
+        self.abandon(STOPPING)
+        self._conditions.hurry()
+        await self._until(
+            lambda: not self._conditions.ready and not self._events and not any(self.busy.values()),
             rest_s,
         )
-        self.dropped["condition"] += len(self._conditions)
+        self.dropped["condition"] += len(self._conditions.ready)
         self.dropped["event"] += len(self._events)
 
     def abandon(self, why: str) -> None:
-        """Binds that were not sent are forgotten."""
+        """Binds and deletions that were not sent are forgotten."""
+        self._removals.abandon(why)
         while self._binds:
             self._answer(self._binds.popleft()[0], Outcome(False, why))
         for task, effect in list(self._preparing.items()):
@@ -229,8 +214,12 @@ class Writer:
         while True:
             if self._binds:
                 await self._bind(*self._binds.popleft())
-            elif self._conditions:
-                await self._write_condition(self._conditions.popitem(last=False)[1])
+            elif self._removals.deletes:
+                await self._removals.remove(self._removals.deletes.popleft())
+            elif self._conditions.ready:
+                await self._write_condition(self._conditions.take())
+            elif self._removals.evictions:
+                await self._removals.remove(self._removals.evictions.popleft())
             elif self._events:
                 await self._write_event(self._events.popitem(last=False)[1])
             else:
@@ -267,27 +256,30 @@ class Writer:
         self.failed["bind"] += 1
         self._inbox.add(on.BindFailed(pod.uid, outcome.why))
         if outcome.is_ours:
-            self._tell(Said(pod, SCHEDULER_ERROR, f"binding to {node} failed: {outcome.why}"))
+            self._conditions.tell(
+                Said(pod, SCHEDULER_ERROR, f"binding to {node} failed: {outcome.why}")
+            )
 
     async def _write_condition(self, said: Said) -> None:
         pod = said.pod
         before = self._condition_of(pod.uid)
         if before is None:
             return
-        self._told_at[pod.uid] = self._clock.time()
+        self._conditions.writing(pod.uid)
         self.note(pod, requests.FAILED, said.text, before.resource_version)
-        if (before.reason, before.message) != (said.reason, said.text):
-            body = requests.condition(pod.uid, said.reason, said.text, before, self._clock.wall())
+        if self._conditions.is_news(said, before):
+            body = requests.condition(said, before, self._clock.wall())
             path = PODS.path(pod.namespace, pod.name, "status")
             status = await self._write("condition", "PATCH", path, body, STRATEGIC_PATCH)
             if status != OK:  # an autoscaler looks for it
-                self._put_off(said, CONFLICT_S if status == 409 else CONDITION_EVERY_S)
+                pause_s = CONFLICT_S if status == 409 else CONDITION_EVERY_S
+                self._conditions.put_off(said, pause_s)
+            else:
+                self._conditions.written(said)
 
-    async def _write_event(self, said: Said) -> None:
-        body = requests.event(
-            said.pod, said.reason, said.text, said.version, self._instance, self._clock.wall()
-        )
-        await self._write("event", "POST", EVENTS.path(said.pod.namespace), body)
+    async def _write_event(self, note: Note) -> None:
+        body = requests.event(note, self._instance, self._clock.wall())
+        await self._write("event", "POST", EVENTS.path(note.pod.namespace), body)
 
     async def _write(
         self, kind: str, method: str, path: str, body: bytes, content: str = "application/json"

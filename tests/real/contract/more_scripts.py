@@ -61,6 +61,9 @@ ONCE, DUMP, PARSER = (
     "Go values in a message",
     "the words of a parser",
 )
+GONE = {"uid": NOBODY}
+TARGETED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 HEALTHY = {"currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2, "observedGeneration": 1}
 
 
@@ -220,6 +223,55 @@ SCRIPTS: dict[str, list[Ask]] = {
         Ask("POST", f"{PODS}/well/eviction", {"metadata": {"name": "well"}}),
         Ask("POST", PODS, {**pod("free"), "metadata": {"name": "free"}}),
         Ask("POST", f"{PODS}/free/eviction", {"metadata": {"name": "free"}}),
+    ],
+    "evictions, marks and deletes of a pod that was there before": [
+        Ask("POST", PODS, pod("waits")),
+        *runs("well"),
+        *(
+            ask
+            for name in ("waits", "well")
+            for ask in (
+                Ask(
+                    "POST",
+                    f"{PODS}/{name}/eviction",
+                    {"metadata": {"name": name}, "deleteOptions": {"preconditions": GONE}},
+                ),
+                Ask(
+                    "PATCH",
+                    f"{PODS}/{name}/status",
+                    {"metadata": GONE, "status": {"conditions": [TARGETED]}},
+                    STRATEGIC,
+                    but=ONCE,
+                ),
+                Ask("DELETE", f"{PODS}/{name}", {"preconditions": GONE}),
+                Ask("GET", f"{PODS}/{name}"),
+            )
+        ),
+        Ask("POST", BUDGETS, budget("b")),
+        Ask("PATCH", f"{BUDGETS}/b/status", {"status": {**HEALTHY}}, MERGE),
+        Ask(
+            "POST",
+            f"{PODS}/well/eviction",
+            {"metadata": {"name": "well"}, "deleteOptions": {"preconditions": GONE}},
+        ),
+        Ask("GET", f"{PODS}/well"),
+        Ask("GET", f"{BUDGETS}/b"),
+    ],
+    "nominations come and go with the condition": [
+        Ask("POST", PODS, pod("a")),
+        *(
+            ask
+            for node in ("n1", None)
+            for ask in (
+                Ask(
+                    "PATCH",
+                    f"{PODS}/a/status",
+                    {"status": {"conditions": [UNSCHEDULABLE], "nominatedNodeName": node}},
+                    STRATEGIC,
+                ),
+                Ask("GET", f"{PODS}/a"),
+            )
+        ),
     ],
     "a sick pod under AlwaysAllow": [
         *runs("sick", ready=False),

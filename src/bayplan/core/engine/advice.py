@@ -76,7 +76,8 @@ class Advice:
             return Members(ground, pod, pod.gang).explain(pod)
         version = ground.cluster.version
         ground.release(pod)
-        with asking(ground.verdicts, pod) as ask:  # its terms stay counted until the end
+        # All terms stay counted until the end.
+        with ground.counting([pod]), asking(ground.verdicts, pod) as ask:
             placed = ground.where(pod)
             if placed is not None:
                 text = f"{pod.key} fits on {placed.node}: it waits for its turn"

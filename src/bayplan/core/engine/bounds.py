@@ -39,43 +39,48 @@ class Limits(Struct, frozen=True):
 def check(steps: Sequence[Step], limits: Limits) -> None:
     if len(steps) > limits.steps:
         raise TooMuch(f"a question may have {limits.steps} steps, not {len(steps)}")
-    changes = [step.add for step in steps if isinstance(step, ask_for.ChangeNodes)]
-    nodes = sum(add.count for add in changes if add is not None)
+    nodes = members = 0
+    keys: set[str] = set()
+    for step in steps:
+        match step:
+            case ask_for.ChangeNodes(_, ask_for.AddNodes(_, count)):
+                nodes += count
+            case ask_for.PlaceGang(_, _, count, _):
+                members += count
+            case ask_for.Capacity(_, limit) if limit > limits.capacity:
+                raise TooMuch(f"the limit of a capacity may be {limits.capacity}, not {limit}")
+        if isinstance(step, ask_for.OfPod):
+            _check_pod(step.pod, limits)
+            keys.update(label_keys(step.pod))
     if nodes > limits.nodes:
         raise TooMuch(f"a question may add {limits.nodes} nodes in all, not {nodes}")
-    members = sum(step.count for step in steps if isinstance(step, ask_for.PlaceGang))
     if members > limits.members:
         raise TooMuch(f"the gangs of a question may have {limits.members} pods, not {members}")
-    most = max((step.limit for step in steps if isinstance(step, ask_for.Capacity)), default=0)
-    if most > limits.capacity:
-        raise TooMuch(f"the limit of a capacity may be {limits.capacity}, not {most}")
-    _check_pods([step.pod for step in steps if isinstance(step, ask_for.OfPod)], limits)
-
-
-def _check_pods(pods: list[Pod], limits: Limits) -> None:
-    keys: set[str] = set()
-    for pod in pods:
-        found = parts(pod)
-        if found > limits.parts:
-            what = "containers, requests, ports, claims, tolerations, selectors and their values"
-            raise TooMuch(f"pod {pod.key} has {found} {what}; in a question {limits.parts} are all")
-        terms = len(_terms(pod)) + (len(pod.terms.spread) if pod.terms else 0)
-        if terms > limits.terms:
-            why = f"{terms} terms about other pods; in a question {limits.terms} are all"
-            raise TooMuch(f"pod {pod.key} has {why}")
-        keys.update(label_keys(pod))
     if len(keys) > limits.label_keys:
         raise TooMuch(f"a question may look at {limits.label_keys} label keys, not {len(keys)}")
+
+
+def _check_pod(pod: Pod, limits: Limits) -> None:
+    found = parts(pod)
+    if found > limits.parts:
+        what = "containers, requests, ports, claims, tolerations, selectors and their values"
+        raise TooMuch(f"pod {pod.key} has {found} {what}; in a question {limits.parts} are all")
+    terms = len(_terms(pod)) + (len(pod.terms.spread) if pod.terms else 0)
+    if terms > limits.terms:
+        why = f"{terms} terms about other pods; in a question {limits.terms} are all"
+        raise TooMuch(f"pod {pod.key} has {why}")
 
 
 def parts(pod: Pod) -> int:
     """What it takes to look at the pod, roughly."""
     row = pod.row
-    simple = (row.requests, row.tolerations, row.ports, row.images, row.claims, row.devices)
-    named = sum(len(term.namespaces) for term in _terms(pod))
-    names = sum(len(term.name_in) + len(term.name_not_in) for term in _node_terms(pod))
-    listed = sum(1 + len(requirement.values) for requirement in _requirements(pod))
-    return row.containers + sum(map(len, simple)) + named + names + listed + len(pod.labels)
+    found = row.containers + len(row.requests) + len(row.devices) + len(row.images)
+    found += len(row.tolerations) + len(row.ports) + len(row.claims) + len(pod.labels)
+    for term in _node_terms(pod):
+        found += len(term.name_in) + len(term.name_not_in)
+    for about in _terms(pod):
+        found += len(about.namespaces)
+    return found + sum(1 + len(requirement.values) for requirement in _requirements(pod))
 
 
 def label_keys(pod: Pod) -> Iterator[str]:
@@ -88,7 +93,10 @@ def label_keys(pod: Pod) -> Iterator[str]:
 
 
 def _node_terms(pod: Pod) -> tuple[NodeTerm, ...]:
-    return (*(pod.row.required or ()), *(term for _, term in pod.row.preferred))
+    row = pod.row
+    if not row.required and not row.preferred:
+        return ()
+    return (*(row.required or ()), *(term for _, term in row.preferred))
 
 
 def _terms(pod: Pod) -> tuple[AffinityTerm, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from bayplan.core.engine import doubts
+from bayplan.core.engine import doubts, placing
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.nominations import Nominations
@@ -54,12 +54,13 @@ class Engine:
         self.profiles = {profile.name: profile for profile in chosen}
         self.order = chosen[0].order
         self.verdicts = {name: Verdicts(self.cluster, p) for name, p in self.profiles.items()}
-        self.offers = Offers(self.verdicts[chosen[0].name])
         self.picking = picking or Picking()
         self.nominations = Nominations(self.cluster)
         self.preemption = {
             name: Preemption(each, self.nominations.doomed) for name, each in self.verdicts.items()
         }
+        first = chosen[0].name
+        self.offers = Offers(self.verdicts[first], self.preemption[first], self.nominations)
         self._deciding = Deciding(
             Rooms(
                 self.cluster,
@@ -88,13 +89,13 @@ class Engine:
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
-            case on.VictimSpared(uid, why):
-                return self._spared(uid, why, now)
+            case on.VictimSpared(uid):
+                self._spared(uid, now)
             case on.PodUnreadable(uid, node):
                 effects = self._gone(uid, now)
                 self._close(uid, node)
                 return effects
-            case on.PodExpected() | on.PodNotExpected() | on.BindAsked():
+            case on.PodExpected() | on.PodNotExpected() | on.PlaceWanted() | on.BindAsked():
                 return self._offer(event, now)
             case on.NodeSeen(node):
                 return self._see_node(node, now)
@@ -143,7 +144,8 @@ class Engine:
             self.waiting.wake((EventKind.POD_PLACED,), now)
             return list(doubts.of_pod(self.cluster, pod))
         if not self._is_ours(pod):
-            self._forget_unplaced(pod.uid, now)
+            if known is not None or pod.uid in self.held or pod.terminating:
+                self._forget_unplaced(pod.uid, now)
             return []
         if known is None:
             return self._queue(Waiter(pod, (), self.waiting.ticket()), now)
@@ -305,13 +307,12 @@ class Engine:
             if uid in self.waiting.pods:
                 self.waiting.rouse(uid, now)
 
-    def _spared(self, uid: str, why: str, now: float) -> list[do.Effect]:
+    def _spared(self, uid: str, now: float) -> None:
         """A victim stays: whoever it was to go for looks elsewhere."""
         pods = [each for each in self.nominations.given_up(uid) if each in self.waiting.pods]
         self.waiting.wake((EventKind.POD_GONE,), now)
         for each in pods:
             self.requeue(self.waiting.pods[each][0], now)
-        return [do.Report(f"a pod could not be deleted for another: {why}")] if pods else []
 
     # ---- nodes
 
@@ -370,7 +371,9 @@ class Engine:
     # ---- pods that another scheduler places
 
     def _offer(
-        self, event: on.PodExpected | on.PodNotExpected | on.BindAsked, now: float
+        self,
+        event: on.PodExpected | on.PodNotExpected | on.PlaceWanted | on.BindAsked,
+        now: float,
     ) -> list[do.Effect]:
         self.offers.expire(now)
         match event:
@@ -378,6 +381,8 @@ class Engine:
                 self.offers.expect(pod, node, now)
             case on.PodNotExpected(uid):
                 self.offers.forget(uid)
+            case on.PlaceWanted(pod, nodes):
+                return self._make_room(pod, nodes)
             case on.BindAsked(pod, node):
                 placed = self.offers.bind(pod, node)
                 if isinstance(placed, str):
@@ -386,6 +391,26 @@ class Engine:
                 self.assume(Waiter(pod, (), 0))
                 return [do.Bind(placed)]
         return []
+
+    def _make_room(self, pod: Pod, nodes: tuple[str, ...]) -> list[do.Effect]:
+        """Others go for the pod, and its devices are kept for it; nothing where none would help."""
+        if pod.uid in self.nominations or pod.uid in self.cluster.pods:
+            return []
+        found = self.offers.room(pod, nodes)
+        if found is None:
+            return []
+        plan, placed = found
+        row = self.cluster.rows[plan.node]
+        for held in self.cluster.holds.on(row):
+            if held.uid in self.offers.until:
+                self.offers.forget(held.uid)
+            elif held.priority < pod.priority:
+                self.nominations.forget(held.uid)
+        self.nominations.keep(placing.holding(placed), row, pod.uid)
+        fresh = [each for each in plan.victims if each.uid not in self.nominations.doomed]
+        self.nominations.doom(plan.victims, pod.uid)
+        going = tuple(each for each in fresh if not each.terminating)
+        return [do.Preempt(pod, plan.node, going)] if going else []
 
     # ---- deciding
 

@@ -60,15 +60,20 @@ class Members:
         assert placed.refusal is not None
         found = self._smaller(count)
         if len(self._pods) <= MOST_MEMBERS:
-            taken = self._taken(self._pods)
-            ended = [] if taken else self._taken([daring(each, SYSTEM) for each in self._pods])
-            found += self._ended(ended) + self._nodes(placed) + self._victims(taken)
+            with self._ground.counting(self._pods):
+                found += self._larger(placed)
         return replace(
             said,
             message=self._sentence(placed.refusal, count),
             reasons=placed.refusal.tallies,
             suggestions=tuple(found),
         )
+
+    def _larger(self, placed: gangs.Placed) -> list[Suggestion]:
+        """More room."""
+        taken = self._taken(self._pods)
+        ended = [] if taken else self._taken([daring(each, SYSTEM) for each in self._pods])
+        return [*self._ended(ended), *self._nodes(placed), *self._victims(taken)]
 
     def _sentence(self, refusal: Refusal, count: int) -> str:
         fit = self._bound + count

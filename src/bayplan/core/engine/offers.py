@@ -17,6 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
+from bayplan.core.engine.nominations import Nominations
+from bayplan.core.engine.preemption import Plan, Preemption
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
 from bayplan.core.model.effects import Placement
@@ -54,8 +56,11 @@ def _by_devices(row: RowKey) -> RowKey:
 class Offers:
     """Asks the first profile, which is to look at devices alone."""
 
-    def __init__(self, verdicts: Verdicts) -> None:
+    def __init__(
+        self, verdicts: Verdicts, preemption: Preemption, nominations: Nominations
+    ) -> None:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
+        self._preemption, self._nominations = preemption, nominations
         self.until: dict[str, float] = {}  # by uid: when it is expected no more; soonest first
         self._without: dict[str, int] = {}  # by uid: the verdict on its node without its own hold
         self._index: dict[str, int] = {}  # rows by name …
@@ -68,6 +73,8 @@ class Offers:
         row = self._cluster.rows.get(node)
         if row is None or pod.uid in self._cluster.pods or self._cluster.orphan(pod.uid):
             return
+        if pod.uid in self._nominations:
+            return  # others go for it: its place is kept for longer
         with asking(self._verdicts, by_devices(pod)) as ask:
             verdict = int(self._all_rows(ask)[row])
             if verdict < 0:
@@ -96,6 +103,7 @@ class Offers:
         rows = self._rows(names)
         with asking(self._verdicts, by_devices(pod)) as ask:
             verdict = np.where(rows >= 0, self._all_rows(ask)[rows], NOT_THERE)
+            self._at_home(ask, rows, verdict)
             passed = list(compress(names, (verdict >= 0).tolist()))
             refused, hopeless = self._reasons(ask, names, verdict)
             soon = not passed and self._fits_without_holds(ask, rows[rows >= 0])
@@ -150,13 +158,27 @@ class Offers:
             where |= dict.fromkeys(there, ", ".join(each.text for each in found))
         return refused, hopeless
 
+    def _at_home(self, ask: Ask, rows: Rows, verdict: Ints) -> None:
+        """Where a place is kept for the pod, that is not in its way."""
+        uid = ask.pod.uid
+        if uid in self._nominations:
+            with self._cluster.trial():
+                home = self._nominations.release(uid)
+                view = View(self._cluster, np.array([home], dtype=np.intp))
+                verdict[rows == home] = self._verdicts.on(ask, view)[0]
+
+    def _guesses(self, row: int) -> list[Pod]:
+        """The pods that are only expected on the row."""
+        return [pod for pod in self._cluster.holds.on(row) if pod.uid in self.until]
+
     def _fits_without_holds(self, ask: Ask, rows: Iterable[int]) -> bool:
-        held = sorted(set(self._cluster.holds.pods) & {int(row) for row in rows})
+        asked = set(self._cluster.holds.pods) & {int(row) for row in rows}
+        held = sorted(row for row in asked if self._guesses(row))
         if not held:
             return False
         with self._cluster.trial():
             for row in held:
-                for pod in self._cluster.holds.on(row):
+                for pod in self._guesses(row):
                     self._cluster.holds.release(pod.uid)
             view = View(self._cluster, np.array(held, dtype=np.intp))
             return bool(self._verdicts.passes(ask, view).any())
@@ -167,6 +189,7 @@ class Offers:
         rows = self._rows(names)
         with asking(self._verdicts, by_devices(pod)) as ask:
             found = np.where(rows >= 0, self._all_rows(ask)[rows], -1)
+            self._at_home(ask, rows, found)
         if pod.uid in self._without:
             found[rows == self._cluster.holds.rows.get(pod.uid)] = self._without[pod.uid]
         scores: list[int] = (np.maximum(found, 0) >> SCORE_SHIFT).tolist()
@@ -182,7 +205,8 @@ class Offers:
             return None
         with asking(self._verdicts, pod) as ask, cluster.trial():
             for held in cluster.holds.on(row):
-                cluster.holds.release(held.uid)
+                if held.uid in self.until or held.priority < pod.priority:
+                    cluster.holds.release(held.uid)
             for uid in given:
                 if uid in cluster.residents[row]:
                     cluster.remove(uid)
@@ -212,17 +236,38 @@ class Offers:
                         needed.append(each.uid)
             return [*given, *needed]
 
+    def room(self, pod: Pod, names: Sequence[str]) -> tuple[Plan, Placement] | None:
+        """Who has to go for the pod from one of these nodes, and where it would be then."""
+        cluster, found = self._cluster, self._rows(names)
+        within = np.zeros(cluster.height, dtype=np.bool_)
+        within[found[found >= 0]] = True
+        with asking(self._verdicts, by_devices(pod)) as ask, cluster.trial():
+            for uid in list(self.until):
+                cluster.holds.release(uid)
+            plan = self._preemption.plan(ask, within)
+            if isinstance(plan, str):
+                return None
+            row = cluster.rows[plan.node]
+            for held in cluster.holds.on(row):
+                if held.priority < pod.priority:
+                    cluster.holds.release(held.uid)
+            for victim in plan.victims:
+                cluster.remove(victim.uid)
+            placed = placing.placement(cluster, self._verdicts.profile, ask, row)
+        return plan, replace(placed, pod=pod)
+
     def bind(self, pod: Pod, node: str) -> Placement | str:
         """Places the pod on the node with devices chosen afresh, or says why it cannot be there."""
         cluster = self._cluster
         self.forget(pod.uid)
+        self._nominations.forget(pod.uid)
         row = cluster.rows.get(node)
         if row is None:
             return f"node {node} is not known"
         with asking(self._verdicts, pod) as ask:
             if pod.row.devices and self._refused(ask, row):
                 with cluster.trial() as trial:  # perhaps only for others who are not there yet
-                    others = [held.uid for held in cluster.holds.on(row)]
+                    others = [held.uid for held in self._guesses(row)]
                     for uid in others:
                         cluster.holds.release(uid)
                     if why := self._refused(ask, row):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bayplan.core.devices.wanted import wanted
 from bayplan.core.engine import explain
-from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.engine.verdicts import ABSENT, Verdicts
 from bayplan.core.engine.victims import (
     Checks,
     Columns,
@@ -32,7 +32,7 @@ from bayplan.core.plugins.devices import Devices
 from bayplan.core.plugins.hooks import Ask, Plans, Preempt, Reads
 from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.resources import NodeResourcesFit
-from bayplan.core.state.arrays import Ints, Rows
+from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.cluster import Resident
 from bayplan.core.state.removable import Removable, importance
 from bayplan.core.state.view import View
@@ -73,17 +73,20 @@ class Preemption:
         self._table = Removable(verdicts.cluster)
         self._doomed = doomed
 
-    def plan(self, ask: Ask) -> Plan | str:
-        """What to remove, or kube-scheduler's words for why nothing would help."""
+    def plan(self, ask: Ask, within: Mask | None = None) -> Plan | str:
+        """What to remove, or kube-scheduler's words for why nothing would help. `within`: the rows
+        that come into question."""
         order = self._verdicts.profile.preempt
         if order is None or not ask.pod.preempts:
             return NEVER
         with self._cluster.trial():
             released = self._release(ask.pod)
             verdict = self._verdicts.refusals(ask, View(self._cluster))
+            if within is not None:
+                verdict = np.where(within, verdict, ABSENT)
             if released and (verdict >= 0).any():
-                row, _, _ = self._verdicts.best(ask, keep=False)
-                return Plan(self._cluster.name(row))
+                scored = self._verdicts.on(ask, View(self._cluster))
+                return Plan(self._cluster.name(int(np.where(verdict >= 0, scored, -1).argmax())))
             return self._weigh(ask, verdict, order)
 
     def _release(self, pod: Pod) -> bool:
@@ -102,7 +105,7 @@ class Preemption:
     def _weigh(self, ask: Ask, verdict: Ints, order: Preempt) -> Plan | str:
         said = _Said(self._verdicts, ask)
         helps = explain.preemption_helps(self._verdicts, ask, verdict)
-        alive = self._cluster.alive[: len(verdict)]
+        alive = self._cluster.alive[: len(verdict)] & (verdict != ABSENT)
         said.add(NOT_HELPFUL, np.flatnonzero(alive & ~helps))
         rows = np.flatnonzero(helps & alive)
         if not any(p < ask.pod.priority for p in self._cluster.census.priorities):

@@ -6,7 +6,7 @@ which devices it gets, who would have to go for it and where a gang goes is aske
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 
 import numpy as np
@@ -17,7 +17,7 @@ from bayplan.core.engine.bounds import Limits, TooLong, check
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.picking import Clock
 from bayplan.core.engine.questions import asking
-from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.engine.verdicts import Verdicts, is_rejection
 from bayplan.core.model import steps as ask_for
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.nodes import Node
@@ -87,6 +87,7 @@ class _Question:
         self._own: dict[str, Verdicts] = {}  # by profile: what is kept in them ends with us
         self._placed: dict[str, str] = {}  # by name: uids of pods that are only here
         self._origins: dict[str, str] = {}  # by name: whose likes our nodes are
+        self._tries: dict[str, Iterator[int]] = {}  # by origin: numbers that no node has yet
         self._numbers = count(1)
 
     def answer(self, step: Step) -> Answer:
@@ -310,8 +311,9 @@ class _Question:
     def _add_node(self, like: Node) -> str:
         self._patience.check()
         origin = self._origins.get(like.name, like.name)
-        tries = (f"{origin}-new-{i}" for i in count(1))
-        name = next(each for each in tries if not self._is_known_node(each))
+        tries = self._tries.setdefault(origin, count(1))
+        names = (f"{origin}-new-{i}" for i in tries)
+        name = next(each for each in names if not self._is_known_node(each))
         self._origins[name] = origin
         self._cluster.add_node(new_node(like, name))
         return name
@@ -336,12 +338,12 @@ def refusal_on(verdicts: Verdicts, ask: Ask, row: int) -> Refusal | None:
     """Why the pod does not fit on the row; None if it does."""
     cluster = verdicts.cluster
     view = View(cluster, np.array([row], dtype=np.intp))
-    if verdicts.passes(ask, view)[0]:
-        return None
     code = int(verdicts.refusals(ask, view)[0])
+    if code >= 0:
+        return None
     reasons = list(explain.reasons(verdicts, ask, code))
     tallies = {reason.text: Tally(1, (cluster.name(row),)) for reason in reasons}
-    rejected = verdicts.rejection(ask) is not None
+    rejected = is_rejection(verdicts.profile, code)
     message = explain.message(1, tallies, rejected=rejected)
     helped = frozenset(kind for reason in reasons for kind in reason.helped_by)
     return Refusal(message, tallies, helped, cluster.version)

@@ -132,6 +132,14 @@ class PodNotExpected(Struct, frozen=True, gc=False):
     uid: str
 
 
+class PlaceWanted(Struct, frozen=True, gc=False):
+    """Another scheduler found no place for the pod, and on these nodes nothing but devices that it
+    does not know was in the way."""
+
+    pod: Pod
+    nodes: tuple[str, ...]
+
+
 class BindAsked(Struct, frozen=True, gc=False):
     """Another scheduler has chosen the node and wants the pod to be bound there."""
 
@@ -170,6 +178,7 @@ Event = (
     | VictimSpared
     | PodExpected
     | PodNotExpected
+    | PlaceWanted
     | BindAsked
     | Tick
 )

@@ -25,8 +25,8 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from msgspec import Struct
 
-from bayplan.extender.tls import Tls
 from bayplan.web.server import BadAddress, split
+from bayplan.web.tls import Tls
 
 log = logging.getLogger(__name__)
 

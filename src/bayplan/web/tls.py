@@ -24,7 +24,8 @@ class BadTls(ValueError):
 class TlsFiles(Struct, frozen=True):
     certificate: str
     key: str
-    client_ca: str = ""  # given: only clients with a certificate of this authority
+    client_ca: str = ""  # given: only clients with a certificate of this authority …
+    or_none: bool = False  # … or with none at all, who must then say otherwise who they are
 
 
 class Tls:
@@ -78,7 +79,7 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     except OSError as error:
         raise BadTls(_blame(files, error)) from None
     if files.client_ca:
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if files.or_none else ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(cafile=files.client_ca)
         except OSError as error:

@@ -1,0 +1,109 @@
+"""The kinds of objects that the engine hears of beside pods, and how each becomes events."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from msgspec import Raw, Struct
+
+from bayplan.core.model import events as on
+from bayplan.core.model.nodes import Node
+from bayplan.kube.client import (
+    BUDGETS,
+    CLAIMS,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NODES,
+    STORAGE_CLASSES,
+    VOLUMES,
+)
+from bayplan.kube.read import Reader
+
+STORAGE_CLASS = "storageclass"
+T = TypeVar("T")
+
+
+class Kind(Struct, Generic[T], frozen=True):
+    """How one kind of object becomes events."""
+
+    what: str
+    path: str
+    read: Callable[[Raw], T]
+    name: Callable[[T], str]
+    seen: Callable[[T], on.Event]
+    gone: Callable[[T], on.Event]
+    optional: bool = False  # a server, or a role, may not have it
+
+
+def node_kind(reader: Reader) -> Kind[Node]:
+    return Kind(
+        what="node",
+        path=NODES.path(),
+        read=reader.node,
+        name=lambda node: node.name,
+        seen=on.NodeSeen,
+        gone=lambda node: on.NodeGone(node.name),
+    )
+
+
+def namespace_kind(reader: Reader) -> Kind[tuple[str, dict[str, str]]]:
+    return Kind(
+        what="namespace",
+        path=NAMESPACES.path(),
+        read=reader.namespace,
+        name=lambda space: space[0],
+        seen=lambda space: on.NamespaceSeen(*space),
+        gone=lambda space: on.NamespaceGone(space[0]),
+    )
+
+
+def kinds(reader: Reader) -> list[Kind[Any]]:
+    """Everything but pods that the engine hears of."""
+    return [
+        node_kind(reader),
+        namespace_kind(reader),
+        Kind(
+            what="persistentvolumeclaim",
+            path=CLAIMS.path(),
+            read=reader.claim,
+            name=lambda claim: claim.key,
+            seen=on.ClaimSeen,
+            gone=lambda claim: on.ClaimGone(claim.key),
+            optional=True,
+        ),
+        Kind(
+            what="persistentvolume",
+            path=VOLUMES.path(),
+            read=reader.volume,
+            name=lambda volume: volume.name,
+            seen=on.VolumeSeen,
+            gone=lambda volume: on.VolumeGone(volume.name),
+            optional=True,
+        ),
+        Kind(
+            what=STORAGE_CLASS,
+            path=STORAGE_CLASSES.path(),
+            read=reader.storage_class,
+            name=lambda storage_class: storage_class.name,
+            seen=on.StorageClassSeen,
+            gone=lambda storage_class: on.StorageClassGone(storage_class.name),
+            optional=True,
+        ),
+        Kind(
+            what="deviceclass",
+            path=DEVICE_CLASSES.path(),
+            read=reader.device_class,
+            name=lambda served: served[0],
+            seen=lambda served: on.DeviceClassSeen(*served),
+            gone=lambda served: on.DeviceClassGone(served[0]),
+            optional=True,
+        ),
+        Kind(
+            what="poddisruptionbudget",
+            path=BUDGETS.path(),
+            read=reader.budget,
+            name=lambda budget: budget.key,
+            seen=on.BudgetSeen,
+            gone=lambda budget: on.BudgetGone(budget.key),
+            optional=True,
+        ),
+    ]

@@ -1,0 +1,114 @@
+"""Questions to the running scheduler, answered on its own state between two events.
+
+A question takes the loop's time, so it is bounded: by what it may ask for, and by LONGEST_S, after
+which it is given up. (A question that is large from the start belongs elsewhere; everybody here
+awaits the answer, so who gives it can be another process.)
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from bayplan.core.engine.bounds import Limits, TooLong, TooMuch
+from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.what_if import WhatIf
+from bayplan.core.model import steps as ask_for
+from bayplan.core.model.pods import Pod
+from bayplan.core.model.steps import Changed, Counted, Failed, GangWhere, Step, Where
+from bayplan.core.model.vendors import Vendors
+from bayplan.kube.client import Client
+from bayplan.kube.read import Reader
+from bayplan.kube.steps import BadQuestion, FitsStep, Question, read_fits, read_steps
+from bayplan.scheduler.classes import KnownClasses
+from bayplan.scheduler.config import ApiAccess, ConfigError
+from bayplan.web.api import Access, Asked, BadToken, Handler, Table, Token
+from bayplan.web.desk import Refused
+from bayplan.web.questions import PodQuestion, Types, routes
+from bayplan.web.server import Answer, Routes
+from bayplan.web.tls import BadTls, Tls, TlsFiles
+
+LONGEST_S = 2.0  # a loop that does not tick for 5 s is taken for dead
+TYPES = Types(Question, FitsStep, (Where, GangWhere, Counted, Changed, Failed))
+
+
+class LiveQuestions:
+    """`is_ready`: the state is all that the API server has; before, nothing is answered."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        vendors: Vendors,
+        client: Client,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self._engine, self._vendors, self._is_ready = engine, vendors, is_ready
+        self._classes = KnownClasses(client)
+        self._what_if = WhatIf(engine, Limits(seconds=LONGEST_S), client.clock.time)
+
+    async def what_if(self, body: bytes) -> bytes:
+        await self._classes.refresh()
+        return self._answer(lambda: read_steps(body, self._reader()))
+
+    async def fits(self, body: bytes) -> bytes:
+        await self._classes.refresh()
+        return self._answer(lambda: [read_fits(body, self._reader())])
+
+    async def fits_known(self, question: PodQuestion) -> bytes:
+        return self._answer(lambda: [self._known(question)])
+
+    def _answer(self, read: Callable[[], list[Step]]) -> bytes:
+        if not self._is_ready():
+            raise Refused(503, "the scheduler has not read the whole cluster yet")
+        try:
+            return msgspec.json.encode(self._what_if.ask(read()))
+        except (BadQuestion, TooMuch) as error:
+            raise Refused(400, str(error)) from None
+        except TooLong:
+            words = f"the question takes longer than {LONGEST_S:g} s; ask for less at once"
+            raise Refused(503, words) from None
+
+    def _reader(self) -> Callable[[dict[str, Any]], Pod]:
+        """A manifest's pod. The reader is the question's own: what it keeps ends with it."""
+        reader = Reader(self._vendors)
+        return lambda manifest: self._classes.pod(manifest, reader)
+
+    def _known(self, question: PodQuestion) -> Step:
+        key = question.pod if "/" in question.pod else f"default/{question.pod}"
+        waiting = (waiter.pod for waiter, _ in self._engine.waiting.pods.values())
+        parked = (pod for pod, _ in self._engine.held.values())
+        for pod in (*waiting, *parked):
+            if pod.key == key:
+                return ask_for.Fits(pod, question.node, question.without)
+        return ask_for.Unreadable(f"no pod {key} waits")
+
+
+def table(questions: LiveQuestions, others: Routes, version: str) -> Table:
+    """All that can be asked; `others` are plain GETs."""
+    return {
+        **routes(questions, TYPES, version),
+        **{path: {"GET": _plain(answer)} for path, answer in others.items()},
+    }
+
+
+def _plain(answer: Callable[[], Awaitable[Answer]]) -> Handler:
+    async def handle(_: Asked) -> Answer:
+        return await answer()
+
+    return handle
+
+
+def access_of(settings: ApiAccess) -> Access:
+    """Who may ask. `ConfigError` when a file cannot be used."""
+    files, token = settings.tls, None
+    try:
+        if settings.token_file:
+            token = Token(settings.token_file)
+        if not files.cert_file:
+            return Access(token)
+        either = TlsFiles(
+            files.cert_file, files.key_file, files.client_ca_file, or_none=token is not None
+        )
+        return Access(token, Tls(either), bool(files.client_ca_file))
+    except (BadToken, BadTls) as error:
+        raise ConfigError(f"apiAccess: {error}") from None
