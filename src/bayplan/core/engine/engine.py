@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from bayplan.core.engine import doubts, placing
+from bayplan.core.engine import doubts
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.nominations import Nominations
@@ -382,7 +382,7 @@ class Engine:
             case on.PodNotExpected(uid):
                 self.offers.forget(uid)
             case on.PlaceWanted(pod, nodes):
-                return self._make_room(pod, nodes)
+                return self.offers.make_room(pod, nodes)
             case on.BindAsked(pod, node):
                 placed = self.offers.bind(pod, node)
                 if isinstance(placed, str):
@@ -391,26 +391,6 @@ class Engine:
                 self.assume(Waiter(pod, (), 0))
                 return [do.Bind(placed)]
         return []
-
-    def _make_room(self, pod: Pod, nodes: tuple[str, ...]) -> list[do.Effect]:
-        """Others go for the pod, and its devices are kept for it; nothing where none would help."""
-        if pod.uid in self.nominations or pod.uid in self.cluster.pods:
-            return []
-        found = self.offers.room(pod, nodes)
-        if found is None:
-            return []
-        plan, placed = found
-        row = self.cluster.rows[plan.node]
-        for held in self.cluster.holds.on(row):
-            if held.uid in self.offers.until:
-                self.offers.forget(held.uid)
-            elif held.priority < pod.priority:
-                self.nominations.forget(held.uid)
-        self.nominations.keep(placing.holding(placed), row, pod.uid)
-        fresh = [each for each in plan.victims if each.uid not in self.nominations.doomed]
-        self.nominations.doom(plan.victims, pod.uid)
-        going = tuple(each for each in fresh if not each.terminating)
-        return [do.Preempt(pod, plan.node, going)] if going else []
 
     # ---- deciding
 

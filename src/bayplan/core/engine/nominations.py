@@ -50,9 +50,14 @@ class Nominations:
         if not self.doomed[victim]:
             del self.doomed[victim]
 
-    def doom(self, victims: Iterable[Pod], owner: str) -> None:
+    def doom(self, victims: Iterable[Pod], owner: str) -> tuple[Pod, ...]:
+        """The victims go for the owner. Gives those that nobody has told to go yet."""
+        fresh = []
         for pod in victims:
+            if pod.uid not in self.doomed and not pod.terminating:
+                fresh.append(pod)
             self.doomed.setdefault(pod.uid, {})[owner] = None
+        return tuple(fresh)
 
     def waits(self, owner: str) -> bool:
         """Whether victims are still to go."""

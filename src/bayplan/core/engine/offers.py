@@ -21,6 +21,7 @@ from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.preemption import Plan, Preemption
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
+from bayplan.core.model import effects as do
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.plugins.hooks import Ask
@@ -236,7 +237,27 @@ class Offers:
                         needed.append(each.uid)
             return [*given, *needed]
 
-    def room(self, pod: Pod, names: Sequence[str]) -> tuple[Plan, Placement] | None:
+    def make_room(self, pod: Pod, names: Sequence[str]) -> list[do.Effect]:
+        """Others go for the pod from one of these nodes, and its devices are kept for it; nothing
+        happens where that would not help."""
+        cluster, nominations = self._cluster, self._nominations
+        if pod.uid in nominations or pod.uid in cluster.pods:
+            return []
+        found = self._room(pod, names)
+        if found is None:
+            return []
+        plan, placed = found
+        row = cluster.rows[plan.node]
+        for held in cluster.holds.on(row):
+            if held.uid in self.until:
+                self.forget(held.uid)
+            elif held.priority < pod.priority:
+                nominations.forget(held.uid)
+        nominations.keep(placing.holding(placed), row, pod.uid)
+        going = nominations.doom(plan.victims, pod.uid)
+        return [do.Preempt(pod, plan.node, going)] if going else []
+
+    def _room(self, pod: Pod, names: Sequence[str]) -> tuple[Plan, Placement] | None:
         """Who has to go for the pod from one of these nodes, and where it would be then."""
         cluster, found = self._cluster, self._rows(names)
         within = np.zeros(cluster.height, dtype=np.bool_)

@@ -101,9 +101,7 @@ class Preempting:
 
     def doom(self, pod: Pod, node: str, victims: Sequence[Pod], owner: str) -> list[do.Effect]:
         """The victims go for the pod. Nobody is deleted twice."""
-        fresh = [each for each in victims if each.uid not in self._nominations.doomed]
-        self._nominations.doom(victims, owner)
-        going = tuple(each for each in fresh if not each.terminating)
+        going = self._nominations.doom(victims, owner)
         return [do.Preempt(pod, node, going)] if going else []
 
     def promised(self, newcomers: Sequence[Pod]) -> list[Pod]:
