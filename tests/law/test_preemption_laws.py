@@ -241,7 +241,8 @@ class Preemption(RuleBasedStateMachine):
         assert set(engine.nominations.owners) <= set(engine.waiting.pods)
         owners = set(engine.nominations.owners.values())
         for uid, whom in engine.nominations.doomed.items():
-            assert uid in engine.cluster.pods and set(whom) <= owners
+            assert uid in engine.cluster.pods
+            assert set(whom) <= owners
 
     @invariant()
     def nothing_is_given_twice(self) -> None:

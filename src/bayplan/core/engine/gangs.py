@@ -208,17 +208,18 @@ class _Placing:
         """A bounded search for places for `minimum` of the pods, the largest first."""
         found: dict[str, Placement] = {}
         with self._cluster.trial() as trial:
-            if self._seek(pods, 0, found):
+            if self._seek(tuple(pods), found, 0):
                 trial.keep()
                 return found
         return {}
 
-    def _seek(self, pods: Sequence[Pod], at: int, found: dict[str, Placement]) -> bool:
+    def _seek(self, pods: tuple[Pod, ...], found: dict[str, Placement], put_off: int) -> bool:
+        """`put_off`: how many of the last pods are there because they did not fit before."""
         if len(found) >= self._minimum:
             return True
-        if len(found) + len(pods) - at < self._minimum:
+        if len(found) + len(pods) < self._minimum:
             return False
-        pod, profile = pods[at], self._verdicts.profile
+        pod, rest, profile = pods[0], pods[1:], self._verdicts.profile
         with asking(self._verdicts, pod) as ask:
             verdict = self._verdict(ask, None)
             rows = [row for row in self._tightest(ask, verdict)[:BRANCHES] if verdict[row] >= 0]
@@ -230,8 +231,10 @@ class _Placing:
                     placed = placing.placement(self._cluster, profile, ask, row)
                     if placing.reserve(self._cluster, profile, ask, placed) is None:
                         found[pod.uid] = placed
-                        if self._seek(pods, at + 1, found):
+                        if self._seek(rest, found, 0):
                             trial.keep()
                             return True
                         del found[pod.uid]
-        return self._seek(pods, at + 1, found)
+        if put_off < len(rest) and self._has_terms(pod):  # it may need another beside it
+            return self._seek((*rest, pod), found, put_off + 1)
+        return self._seek(rest, found, put_off)
