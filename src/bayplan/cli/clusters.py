@@ -52,6 +52,7 @@ class Loaded:
     def __init__(self) -> None:
         self.engine = Engine()
         self.problems: list[str] = []
+        self.unbound: dict[str, Pod] = {}  # by namespace/name
         self._reader = Reader(remark=self.problems.append)
         self._nodes: dict[str, Node] = {}
         self._priority: dict[str, wire.PriorityClass] = {}
@@ -86,6 +87,8 @@ class Loaded:
                 pod = self._reader.live_pod(source)
                 if pod is not None and pod.node:
                     self.engine.handle(PodSeen(pod), 0.0)
+                elif pod is not None:
+                    self.unbound[pod.key] = pod
             except Unreadable as error:
                 self._close(path, error, source, f"{path}#{i}")
 

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.cli.shell import OUTPUT
 from bayplan.cli.tables import table
 
 if TYPE_CHECKING:
     from bayplan.cli.embedded import Cluster
-    from bayplan.cli.stories import Arrival, Story
+    from bayplan.cli.stories import Arrival, Asked, Story
     from bayplan.scheduler.config import Configuration
 
 HELP = """Play the story of every system that Bayplan replaces, without a cluster.
@@ -37,6 +38,7 @@ class Outcome(Struct, frozen=True, rename="camel"):
     says: str  # why it waits, or why it should be there
     ids: tuple[str, ...] = ()
     expected_ids: tuple[str, ...] = ()
+    shown: str = ""  # in place of the node, for an answer
 
     @property
     def ok(self) -> bool:
@@ -65,13 +67,16 @@ def demo(output: str) -> None:
     elif wrong:
         click.echo(f"not where they should be: {', '.join(wrong)}")
     else:
-        click.echo(f"{len(outcomes)} pods, each where it should be.")
+        answers = sum(bool(outcome.shown) for outcome in outcomes)
+        pods = f"{len(outcomes) - answers} pods, each where it should be"
+        click.echo(f"{pods}; {answers} questions, each answered as it should be.")
     raise SystemExit(1 if wrong else 0)
 
 
 def shown(outcomes: list[Outcome]) -> str:
     rows = [
-        (o.pod, o.node or "(waits)", o.devices, o.says if o.ok else _should(o)) for o in outcomes
+        (o.pod, o.shown or o.node or "(waits)", o.devices, o.says if o.ok else _should(o))
+        for o in outcomes
     ]
     return table(("POD", "NODE", "DEVICES", "WHY"), rows)
 
@@ -88,15 +93,15 @@ def play(story: "Story") -> list[Outcome]:
     async def scene() -> list[Outcome]:
         clock = VirtualClock()
         async with running(story.nodes, _config(story), clock, seed=0) as cluster:
-            return [await _one(cluster, story.name, arrival) for arrival in story.arrivals]
+            for path, made in story.others:
+                await cluster.client.request("POST", path, body=msgspec.json.encode(made))
+            return [await _scene(cluster, story.name, each) for each in story.scenes]
 
     return run(scene())
 
 
 def _config(story: "Story") -> "Configuration":
     from importlib.resources import files
-
-    from msgspec.structs import replace
 
     from bayplan.scheduler.config import Configuration, LeaderElection, read
 
@@ -105,6 +110,45 @@ def _config(story: "Story") -> "Configuration":
     name = f"{story.config}.yaml"
     config = read((files("bayplan") / "deploy" / name).read_bytes(), name)
     return replace(config, leader_election=LeaderElection())  # nobody else is there
+
+
+async def _scene(cluster: "Cluster", story: str, scene: "Arrival | Asked") -> Outcome:
+    from bayplan.cli.stories import Arrival
+
+    if isinstance(scene, Arrival):
+        return await _one(cluster, story, scene)
+    return await _ask(cluster, story, scene)
+
+
+async def _ask(cluster: "Cluster", story: str, asked: "Asked") -> Outcome:
+    """As `bayplan what-if` would, on the running scheduler. Victims stand where devices do."""
+    from bayplan.scheduler.questions import LiveQuestions
+
+    service = cluster.service
+    vendors = service.config.vendors
+    questions = LiveQuestions(service.loop.engine, vendors, cluster.client, lambda: True)
+    body = msgspec.json.encode({"steps": [asked.step]})
+    (answer,) = msgspec.json.decode(await questions.what_if(body))["answers"]
+    node, victims = answer.get("node"), tuple(answer.get("victims", ()))
+    shown = "yes" if answer["ok"] else "no"
+    if "count" in answer:
+        shown = str(answer["count"])
+    elif node:
+        shown = f"yes: {node}"
+    outcome = Outcome(
+        story,
+        asked.words,
+        node,
+        f"without {', '.join(victims)}" if victims else "-",
+        asked.node,
+        answer.get("message") or asked.because,
+        victims,
+        asked.victims,
+        shown,
+    )
+    if (answer["ok"], answer.get("count")) != (asked.ok, asked.count):
+        return replace(outcome, expected="another answer")
+    return outcome
 
 
 async def _one(cluster: "Cluster", story: str, arrival: "Arrival") -> Outcome:
@@ -117,12 +161,18 @@ async def _one(cluster: "Cluster", story: str, arrival: "Arrival") -> Outcome:
     while True:
         found = msgspec.json.decode(await cluster.client.request("GET", PODS.path("default", name)))
         node, why = found["spec"].get("nodeName"), _why_not(found)
-        if node or why or clock.time() > until:
+        waits = why and (arrival.node is None or _is_final(found))
+        if node or waits or clock.time() > until:
             says = why if why and node is None else arrival.because
             ids = _ids(found)
             devices = f"{_devices(found)}{': ' if ids else ''}{', '.join(ids)}"
             return Outcome(story, name, node, devices, arrival.node, says, ids, arrival.devices)
         await clock.sleep(0.1)
+
+
+def _is_final(pod: dict[str, Any]) -> bool:
+    """Whether nobody goes for it."""
+    return not pod["status"].get("nominatedNodeName")
 
 
 def _why_not(pod: dict[str, Any]) -> str:

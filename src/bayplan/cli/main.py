@@ -13,6 +13,7 @@ COMMANDS = (
     "check",
     "demo",
     "dump",
+    "explain",
     "extender",
     "fits",
     "manifests",

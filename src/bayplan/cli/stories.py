@@ -1,6 +1,7 @@
 """What `bayplan demo` plays: for each system that Bayplan replaces, its own story in a few pods.
 
-A story is data: nodes, pods in the order in which they come, and where each must end up.
+A story is data: nodes, pods in the order in which they come and where each must end up, and what is
+asked in between.
 """
 
 from typing import Any
@@ -19,12 +20,25 @@ class Arrival(Struct, frozen=True):
     devices: tuple[str, ...] = ()  # the ids that it must get, where they are given by id
 
 
+class Asked(Struct, frozen=True):
+    """A hypothetical question, and what must be answered."""
+
+    words: str
+    step: Json  # as in `bayplan what-if`
+    ok: bool
+    node: str | None = None
+    victims: tuple[str, ...] = ()
+    count: int | None = None
+    because: str = ""
+
+
 class Story(Struct, frozen=True):
     name: str
     says: str
     nodes: tuple[Json, ...]
-    arrivals: tuple[Arrival, ...]
+    scenes: tuple[Arrival | Asked, ...]
     config: str = ""  # a file among the manifests; without one, the default
+    others: tuple[tuple[str, Json], ...] = ()  # objects that are there before: path, object
 
 
 def node(name: str, gpus: int = 0, notes: dict[str, str] | None = None, **more: int) -> Json:
@@ -62,7 +76,7 @@ TOY = Story(
     name="toy GPU scheduler",
     says="each pod goes where the fewest GPUs are left over",
     nodes=(node("large", 8), node("small", 4), node("plain")),
-    arrivals=(
+    scenes=(
         _toy("nginx-1", 1, "small", "leaves 3 over; on large it would leave 7"),
         _toy("nginx-2", 1, "small", "leaves 2 over"),
         _toy("train", 5, "large", "only large has 5"),
@@ -94,7 +108,7 @@ ALNAIR = Story(
     name="Alnair vGPU scheduler",
     says="GiB of one card: cost-saving fills cards, high-performance spreads over them",
     nodes=(_alnair_node("a", 16), _alnair_node("b", 24), node("plain")),
-    arrivals=(
+    scenes=(
         _alnair("gpu-pod-04", None, 4, ("a", "GPU-a0"), "the smallest card that it breaks into"),
         _alnair("gpu-pod-06", _COST_SAVING, 6, ("a", "GPU-a0"), "6 of the 12 left on that card"),
         _alnair("gpu-pod-08", _COST_SAVING, 8, ("a", "GPU-a1"), "6 are left there: another card"),
@@ -130,7 +144,7 @@ NEURON = Story(
         _neuron_node("inf1", "inf1.6xlarge", 4, 4),
         node("plain"),
     ),
-    arrivals=(
+    scenes=(
         Arrival(
             pod("seven", "bayplan", **{_NEURON: 7}),
             None,
@@ -148,4 +162,70 @@ NEURON = Story(
     ),
 )
 
-STORIES = (TOY, ALNAIR, NEURON)
+_IPU = "graphcore.ai/ipu"
+
+
+def _ipus(name: str, count: int, urgent: bool = False, gang: str = "", on: str = "") -> Json:
+    made = pod(name, "bayplan", **{_IPU: count})
+    if on:
+        made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": on}
+    if urgent:
+        made["spec"]["priorityClassName"] = "urgent"
+    if gang:
+        notes = {"bayplan.dev/gang": gang, "bayplan.dev/gang-min": "2"}
+        made["metadata"]["annotations"] = notes
+    return made
+
+
+_A = _ipus("a", 16, urgent=True)
+
+G8S8 = Story(
+    name="g8s8",
+    says="questions that are answered in memory, by the code that decides; then it comes true",
+    nodes=(node("head-1", 0, None, **{_IPU: 16}), node("head-2", 0, None, **{_IPU: 16})),
+    others=(
+        (
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": "urgent"},
+                "value": 1000,
+            },
+        ),
+    ),
+    scenes=(
+        Arrival(_ipus("b", 8), "head-2", "both head nodes are empty"),
+        Arrival(_ipus("c", 8), "head-1", "the emptier of the two"),
+        Arrival(_ipus("d", 4, on="head-1"), "head-1", "it names that node"),
+        Asked("fits a on head-2?", {"fits": {"pod": _A, "node": "head-2"}}, False),
+        Asked(
+            "… and without b?",
+            {"fits": {"pod": _A, "node": "head-2", "without": ["b"]}},
+            True,
+            "head-2",
+            ("default/b",),
+            because="if b were preempted",
+        ),
+        Asked(
+            "who must go for a?",
+            {"preempt": {"pod": _A}},
+            True,
+            "head-2",
+            ("default/b",),
+            because="on head-1 two pods would have to go",
+        ),
+        Asked(
+            "how many like d?",
+            {"capacity": {"pod": _ipus("like-d", 4)}},
+            True,
+            count=3,
+            because="one on head-1, two on head-2",
+        ),
+        Arrival(_A, "head-2", "b was deleted for it, and its IPUs were kept for a"),
+        Arrival(_ipus("w-0", 4, gang="train"), None, "waits for the other member of its gang"),
+        Arrival(_ipus("w-1", 4, gang="train"), None, "1 of 2 members fits, so none is placed"),
+    ),
+)
+
+STORIES = (TOY, ALNAIR, NEURON, G8S8)
