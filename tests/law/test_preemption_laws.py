@@ -113,7 +113,7 @@ class Preemption(RuleBasedStateMachine):
     def delete(self, data: st.DataObject, how: str) -> None:
         uid = data.draw(st.sampled_from(sorted(self.deletes)))
         if how == "begins" and uid in self.api:
-            self.see(replace(self.api[uid], terminating=True))
+            self.see(replace(self.api[uid], terminating=True, preempted=True))
             return
         if how == "refused" and not self.api.get(uid, self.deletes[uid]).terminating:
             self.tell(on.VictimSpared(uid, "forbidden"))

@@ -62,11 +62,13 @@ def test_two_gangs_that_could_each_hold_half_do_not_block_each_other() -> None:
             gang = Gang(f"default/{name}", 4)
             world.engine.handle(on.PodSeen(pod(f"{name}-{at}", 1, gang=gang)), 0.0)
     world.tick()
-    assert {name[0] for name in world.running()} == {"x"} and len(world.running()) == 4
+    assert {name[0] for name in world.running()} == {"x"}
+    assert len(world.running()) == 4
     for at in range(4):
         world.finish(f"x-{at}")
     world.wait(1)
-    assert {name[0] for name in world.running()} == {"y"} and len(world.running()) == 4
+    assert {name[0] for name in world.running()} == {"y"}
+    assert len(world.running()) == 4
 
 
 def test_members_that_wait_for_others_are_told_after_a_moment() -> None:

@@ -6,9 +6,10 @@ from msgspec.structs import replace
 
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import AffinityTerm, Pod
+from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
-from bayplan.testing.world import World, cards, pod
+from bayplan.testing.world import HOSTNAME, World, cards, pod, terms
 
 
 def effects_of(world: World, kind: type) -> list[Any]:
@@ -45,7 +46,8 @@ def test_the_pod_gets_the_place_of_its_victim_once_that_is_gone() -> None:
     world.finish("low-3")
     assert world.running()["high"] == node
     assert not laws.broken(world.engine.cluster)
-    assert not world.engine.nominations.owners and not world.engine.nominations.doomed
+    assert not world.engine.nominations.owners
+    assert not world.engine.nominations.doomed
 
 
 def test_nobody_else_gets_the_place_that_is_kept() -> None:
@@ -104,7 +106,8 @@ def test_a_more_important_pod_takes_the_place_that_is_kept() -> None:
     world.engine.handle(on.PodSeen(pod("higher", 1, priority=20)), world.now)
     world.engine.handle(on.PodGone("uid-low-3"), world.now)
     world.tick()
-    assert world.running()["higher"] and "high" not in world.running()
+    assert world.running()["higher"]
+    assert "high" not in world.running()
 
 
 def test_a_victim_that_stays_gives_the_place_up() -> None:
@@ -119,7 +122,7 @@ def test_a_victim_that_stays_gives_the_place_up() -> None:
 
 def test_a_nomination_of_before_is_found_again() -> None:
     world = World(a=1)
-    world.see(pod("low", 1, node="a", terminating=True))
+    world.see(pod("low", 1, node="a", terminating=True, preempted=True))
     world.see(pod("high", 1, priority=10, nominated="a"))
     assert world.engine.cluster.holds.rows == {"uid-high": 0}
     assert not victims(world)
@@ -160,3 +163,23 @@ def test_the_least_work_is_lost_where_all_else_is_equal() -> None:
     world.see(replace(saved, node=world.running()["x"], checkpoint_s=900.0))
     world.submit("high", gpus=1, priority=10, created_s=1000.0)
     assert victims(world) == ["x"]
+
+
+def test_whoever_comes_back_on_a_trial_is_still_asked() -> None:
+    """The one that is in the way by its own anti-affinity goes, not the other."""
+    world = World()
+    world.node("a", 0, allocatable={"cpu": 2000})
+    away = AffinityTerm(Selector((Requirement("app", "In", ("a",)),)), HOSTNAME, ("default",))
+    world.submit("p0", cpu=1000, priority=1, terms=terms(anti_affinity=(away,)))
+    world.submit("p1", cpu=1000)
+    world.submit("new", cpu=1000, priority=10, labels={"app": "a"})
+    assert victims(world) == ["p0"]
+
+
+def test_a_pod_whose_place_can_never_be_looks_elsewhere() -> None:
+    world = World(a=1, b=1)
+    world.see(pod("low-a", 1, node="a", terminating=True, preempted=True))
+    world.see(pod("low-b", 1, node="b"))
+    world.node("a", 1, unschedulable=True)
+    world.see(pod("high", 1, priority=10, nominated="a"))
+    assert victims(world) == ["low-b"]

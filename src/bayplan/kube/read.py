@@ -197,6 +197,7 @@ class Reader:
             gang=gang,
             checkpoint_s=saved_s,
             controlled=owners is not None and any(owner.controller for owner in owners),
+            preempted=metadata.deletion_timestamp is not None and was_preempted(status),
         )
 
     def _owners_words(
@@ -282,6 +283,13 @@ class Reader:
             self._kept.clear()
         kept: T = self._kept.setdefault(value, value)
         return kept
+
+
+def was_preempted(status: wire.PodStatus) -> bool:
+    """Whether a scheduler deletes the pod for another. Of several such conditions the first counts,
+    as it does for kube-scheduler."""
+    said = next((c for c in status.conditions or () if c.type == "DisruptionTarget"), None)
+    return said is not None and (said.status, said.reason) == ("True", "PreemptionByScheduler")
 
 
 def with_claims(row: RowKey, claims: list[str], ephemeral: list[str], uid: str) -> RowKey:

@@ -59,7 +59,8 @@ class Watched(Struct, Generic[T], frozen=True):
 
 
 class Reflector(Generic[T]):
-    """`on_trouble` hears of every failure, once, before the pause that follows it."""
+    """`on_trouble` hears of every failure, once, before the pause that follows it. `on_whole` hears
+    that the whole is about to be asked for: what was there by then is in the next `replace`."""
 
     def __init__(
         self,
@@ -67,9 +68,10 @@ class Reflector(Generic[T]):
         what: Watched[T],
         sink: Sink[T],
         on_trouble: Callable[[Exception], None] | None = None,
+        on_whole: Callable[[], None] | None = None,
     ) -> None:
         self._client, self._clock, self._what, self._sink = client, client.clock, what, sink
-        self._on_trouble = on_trouble
+        self._on_trouble, self._on_whole = on_trouble, on_whole
         self._backoff = Backoff(client.clock, client.rng)
         self._selectors = {
             name: value
@@ -141,6 +143,10 @@ class Reflector(Generic[T]):
         if self._on_trouble is not None:
             self._on_trouble(error)
 
+    def _begin_whole(self) -> None:
+        if self._on_whole is not None:
+            self._on_whole()
+
     async def _rest(self, error: ApiError | TransportError) -> None:
         self._tell(error)
         await self._backoff.pause(error.retry_after if isinstance(error, ApiError) else None)
@@ -168,6 +174,7 @@ class Reflector(Generic[T]):
             params["continue"] = self._pages.next
         else:
             self.lists += 1
+            self._begin_whole()
         try:
             body = await self._client.request(
                 "GET", self._what.path, params=params, timeout_s=_LIST_S
@@ -203,6 +210,7 @@ class Reflector(Generic[T]):
         if self.version is None:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
             self._initial = {}
+            self._begin_whole()
         async with self._client.stream(self._what.path, params) as stream:
             self.watches += 1
             self.lists += self.version is None

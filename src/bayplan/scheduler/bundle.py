@@ -80,7 +80,7 @@ def without_secrets(value: Any) -> Any:
 
 def _is_secret(key: object, held: Any, named: bool) -> bool:
     """`named`: the mapping is of the form {name: …, value: …}, and the name is a secret's."""
-    if held is None or isinstance(held, bool):
+    if held is None or held == "" or isinstance(held, bool):
         return False
     return (named and key == "value") or _SECRET.search(_plain(key)) is not None
 

@@ -138,6 +138,7 @@ class ExtenderSettings(Struct, frozen=True, rename="camel"):
 
     port: Annotated[int, Meta(ge=0, le=65_535)] = 12_345
     policy: Literal["binpack", "spread"] = "binpack"  # of nodes and devices
+    preemption: bool = True  # for devices that kube-scheduler does not count
     tls: Tls = Tls()
     max_body_size: Bytes = 32 << 20
     request_timeout: Seconds = 10.0

@@ -173,8 +173,11 @@ class Loop:
         now = self._clock.time()
         for event in self.inbox.take(EVENTS_PER_ROUND):
             self.step(event, now)
-            if isinstance(event, on.PodGone):
-                self.writer.forget(event.uid)
+            match event:
+                case on.PodGone(uid):
+                    self.writer.forget(uid)
+                case on.BindDone(uid):
+                    self.watches.pods.bound(uid)
 
     def _decide(self) -> bool:
         """One round; whether there may be more to decide right away."""

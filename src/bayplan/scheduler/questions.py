@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from bayplan.core.engine.advice import Advice
 from bayplan.core.engine.bounds import Limits, TooLong, TooMuch
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.what_if import WhatIf
 from bayplan.core.model import steps as ask_for
+from bayplan.core.model.advice import Explanation, UnknownPod
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.steps import Changed, Counted, Failed, GangWhere, Step, Where
 from bayplan.core.model.vendors import Vendors
@@ -29,7 +31,7 @@ from bayplan.web.server import Answer, Routes
 from bayplan.web.tls import BadTls, Tls, TlsFiles
 
 LONGEST_S = 2.0  # a loop that does not tick for 5 s is taken for dead
-TYPES = Types(Question, FitsStep, (Where, GangWhere, Counted, Changed, Failed))
+TYPES = Types(Question, FitsStep, (Where, GangWhere, Counted, Changed, Failed), Explanation)
 
 
 class LiveQuestions:
@@ -45,6 +47,7 @@ class LiveQuestions:
         self._engine, self._vendors, self._is_ready = engine, vendors, is_ready
         self._classes = KnownClasses(client)
         self._what_if = WhatIf(engine, Limits(seconds=LONGEST_S), client.clock.time)
+        self._advice = Advice(engine)
 
     async def what_if(self, body: bytes) -> bytes:
         await self._classes.refresh()
@@ -57,9 +60,19 @@ class LiveQuestions:
     async def fits_known(self, question: PodQuestion) -> bytes:
         return self._answer(lambda: [self._known(question)])
 
-    def _answer(self, read: Callable[[], list[Step]]) -> bytes:
+    async def explain(self, pod: str) -> bytes:
+        self._check_ready()
+        try:
+            return msgspec.json.encode(self._advice.explain(pod))
+        except UnknownPod as unknown:
+            raise Refused(404, str(unknown)) from None
+
+    def _check_ready(self) -> None:
         if not self._is_ready():
             raise Refused(503, "the scheduler has not read the whole cluster yet")
+
+    def _answer(self, read: Callable[[], list[Step]]) -> bytes:
+        self._check_ready()
         try:
             return msgspec.json.encode(self._what_if.ask(read()))
         except (BadQuestion, TooMuch) as error:

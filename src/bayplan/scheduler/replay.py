@@ -191,7 +191,7 @@ class Names:
         self._names = {pod.uid: pod.key for pod in pods}
 
     def hear(self, event: on.Event) -> None:
-        if isinstance(event, on.PodSeen | on.PodExpected | on.BindAsked):
+        if isinstance(event, on.PodSeen | on.PodExpected | on.PlaceWanted | on.BindAsked):
             self._names[event.pod.uid] = event.pod.key
 
     def of(self, uid: str) -> str:

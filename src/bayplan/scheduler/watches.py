@@ -50,8 +50,9 @@ class Watches:
         }
         self.missing: dict[str, str] = {}  # by kind: why we go without
         self._troubles: dict[str, tuple[str, float]] = {}  # by kind: the last, and when it was told
+        pods, trouble = self.pods, self._trouble("pod", False)
         self.reflectors: dict[str, Reflector[Any]] = {
-            "pod": Reflector(client, self.pods.watched(), self.pods, self._trouble("pod", False))
+            "pod": Reflector(client, pods.watched(), pods, trouble, pods.begin_list)
         }
         for what, sink in self.named.items():
             trouble = self._trouble(what, sink.kind.optional)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -27,6 +28,9 @@ type Case struct {
 	Volumes        []*v1.PersistentVolume      `json:"persistentvolumes"`
 	StorageClasses []*storagev1.StorageClass   `json:"storageclasses"`
 
+	Budgets []*policyv1.PodDisruptionBudget `json:"poddisruptionbudgets"` // for preemption
+
+	Preempt  bool `json:"preempt"`  // only the filters and, where no node passes, preemption
 	Scores   bool `json:"scores"`   // also score the feasible nodes
 	Refusers bool `json:"refusers"` // also name every plugin that refuses a node
 	Defaults bool `json:"defaults"` // first default pod and pods as the API server does
@@ -86,6 +90,9 @@ func (c *Case) prepare() error {
 	if slices.Contains(c.Claims, nil) || slices.Contains(c.Volumes, nil) || slices.Contains(c.StorageClasses, nil) {
 		return errors.New("null among claims, volumes or storage classes")
 	}
+	if slices.Contains(c.Budgets, nil) {
+		return errors.New("null among budgets")
+	}
 	c.Pods = slices.DeleteFunc(c.Pods, func(pod *v1.Pod) bool {
 		terminal := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 		return terminal || !known.Has(pod.Spec.NodeName)
@@ -128,6 +135,8 @@ func (c *Config) profile(plugins sets.Set[string]) (*config.KubeSchedulerProfile
 				IgnorePreferredTermsOfExistingPods: c.IgnorePreferredTermsOfExistingPods,
 			}
 			entry.Args, err = convert(args, &config.InterPodAffinityArgs{})
+		case names.DefaultPreemption: // every node is tried
+			entry.Args = &config.DefaultPreemptionArgs{MinCandidateNodesPercentage: 100}
 		case names.PodTopologySpread: // no default constraints
 			entry.Args = &config.PodTopologySpreadArgs{DefaultingType: config.ListDefaulting}
 		}

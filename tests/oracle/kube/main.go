@@ -2,9 +2,10 @@
 // test oracle for Bayplan: JSON lines in, JSON lines out, in the same order, one flush per line.
 //
 //	in:  {"nodes":[Node…], "pods":[Pod… bound], "namespaces":[Namespace…], "pod":Pod,
-//	      "persistentvolumeclaims"?:…, "persistentvolumes"?:…, "storageclasses"?:…, …options (config.go)}
-//	out: {"feasible":[…], "reasons":{node:[…]}, "unresolvable":[…], "refusers"?:…, "scores"?:…}
-//	     or {"error":"…"}
+//	      "persistentvolumeclaims"?:…, "persistentvolumes"?:…, "storageclasses"?:…,
+//	      "poddisruptionbudgets"?:…, …options (config.go)}
+//	out: {"feasible":[…], "reasons":{node:[…]}, "unresolvable":[…], "refusers"?:…, "scores"?:…,
+//	      "preemption"?:…} or {"error":"…"}
 //
 // The plugins, their order, weights and default arguments, the framework runtime and the snapshot are
 // the ones of k8s.io/kubernetes; only the cluster behind them is replaced (oracle.go).
@@ -38,6 +39,8 @@ type Answer struct {
 	// Scores, on demand: normalized, before weighting; "total" is the weighted sum.
 	// A plugin whose PreScore said Skip has no entry.
 	Scores map[string]map[string]int64 `json:"scores,omitzero"`
+	// Preemption, on demand: only where no node is feasible.
+	Preemption *Preemption `json:"preemption,omitempty"`
 }
 
 // question is one input line on its way to a worker, and the place for its answer.

@@ -37,6 +37,9 @@ type worker struct {
 	claims         clientcache.Indexer
 	volumes        clientcache.Indexer
 	storageClasses clientcache.Indexer
+	waiting        clientcache.Indexer // pods
+	budgets        clientcache.Indexer
+	preemptor      *preemptor
 	recorder       *metrics.MetricAsyncRecorder
 	frameworks     map[string]framework.Framework
 }
@@ -52,6 +55,8 @@ func newWorker() (*worker, error) {
 		claims:         factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
 		volumes:        factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
 		storageClasses: factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
+		waiting:        factory.Core().V1().Pods().Informer().GetIndexer(),
+		budgets:        factory.Policy().V1().PodDisruptionBudgets().Informer().GetIndexer(),
 		recorder:       metrics.NewMetricsAsyncRecorder(1000, time.Hour, make(chan struct{})),
 		frameworks:     map[string]framework.Framework{},
 	}
@@ -60,6 +65,7 @@ func newWorker() (*worker, error) {
 			return create(ctx, args, handle{h})
 		}
 	}
+	w.registry[names.DefaultPreemption] = w.newPreemption
 	// Also finds out at once, not at the first case, whether anything can be built at all.
 	_, err := w.framework(&Config{}, filterPlugins.Union(scorePlugins))
 	return w, err
@@ -83,6 +89,7 @@ func (w *worker) framework(c *Config, plugins sets.Set[string]) (framework.Frame
 		frameworkruntime.WithSnapshotSharedLister(w),
 		frameworkruntime.WithInformerFactory(w.informers),
 		frameworkruntime.WithSharedDRAManager(noDRA{}),
+		frameworkruntime.WithPodNominator(noNominations{}),
 		frameworkruntime.WithMetricsRecorder(w.recorder),
 		frameworkruntime.WithParallelism(1))
 	if err != nil {
@@ -105,6 +112,9 @@ func (w *worker) answer(c *Case) (*Answer, error) {
 			return nil, err
 		}
 	}
+	if c.Preempt {
+		return w.preempt(c)
+	}
 	fw, err := w.framework(&c.Config, filterPlugins.Union(scorePlugins))
 	if err != nil {
 		return nil, err
@@ -115,6 +125,22 @@ func (w *worker) answer(c *Case) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	answer := sorted(statuses)
+	if c.Refusers {
+		if answer.Refusers, err = w.refusers(ctx, fw, c); err != nil {
+			return nil, err
+		}
+	}
+	if c.Scores {
+		if answer.Scores, err = w.scores(ctx, fw, state, c.Pod, answer.Feasible); err != nil {
+			return nil, err
+		}
+	}
+	return answer, nil
+}
+
+// sorted is the answer that nodes' statuses make.
+func sorted(statuses map[string]*fwk.Status) *Answer {
 	answer := &Answer{Feasible: []string{}, Reasons: map[string][]string{}, Unresolvable: []string{}}
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		status := statuses[name]
@@ -127,17 +153,7 @@ func (w *worker) answer(c *Case) (*Answer, error) {
 			answer.Unresolvable = append(answer.Unresolvable, name)
 		}
 	}
-	if c.Refusers {
-		if answer.Refusers, err = w.refusers(ctx, fw, c); err != nil {
-			return nil, err
-		}
-	}
-	if c.Scores {
-		if answer.Scores, err = w.scores(ctx, fw, state, c.Pod, answer.Feasible); err != nil {
-			return nil, err
-		}
-	}
-	return answer, nil
+	return answer
 }
 
 func anys[T any](objects []T) []any {

@@ -13,11 +13,11 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from bayplan.core.engine import explain, looser, room, smaller
+from bayplan.core.engine import explain, growing, looser, room, smaller
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.gang_advice import Members
 from bayplan.core.engine.ground import Ground
-from bayplan.core.engine.preemption import TERMINATING
+from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.engine.questions import asking
 from bayplan.core.model.advice import Explanation, Kind, State, Suggestion, UnknownPod
 from bayplan.core.model.pods import Pod
@@ -83,12 +83,10 @@ class Advice:
                 text = f"{pod.key} fits on {placed.node}: it waits for its turn"
                 return self._said(pod.key, "fits", text, placed.node)
             refusal = explain.refusal(ground.verdicts, ask, version)
-            if ground.engine.nominations.waits(pod.uid):
-                plan = TERMINATING
-            else:
-                found = ground.preemption.plan(ask)
-                plan = found if isinstance(found, str) else ""
-            if plan and ground.verdicts.profile.preempt is not None:
+            plan: Plan | str = TERMINATING
+            if not ground.engine.nominations.waits(pod.uid):
+                plan = ground.preemption.plan(ask)
+            if isinstance(plan, str) and ground.verdicts.profile.preempt is not None:
                 refusal = replace(refusal, more=f"preemption: {plan}")
             return Explanation(
                 version=version,
@@ -97,12 +95,12 @@ class Advice:
                 ok=False,
                 message=refusal.sentence,
                 reasons=refusal.tallies,
-                suggestions=tuple(self._suggestions(ground, pod)),
+                suggestions=tuple(self._suggestions(ground, pod, plan)),
             )
 
-    def _suggestions(self, ground: Ground, pod: Pod) -> list[Suggestion]:
+    def _suggestions(self, ground: Ground, pod: Pod, plan: Plan | str) -> list[Suggestion]:
         around = room.Room(ground, pod)
-        victims = around.victims()
+        victims = around.victims(plan)
         going = {frozenset(each.change.evict) for each in victims}
         ends = [each for each in around.ends() if frozenset(each.change.evict) not in going]
         return [
@@ -111,7 +109,7 @@ class Advice:
             *looser.labels(ground, pod),
             *ends,
             *around.moves(),
-            *room.nodes(ground, pod),
+            *growing.nodes(ground, pod),
             *victims,
         ]
 

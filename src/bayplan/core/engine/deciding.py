@@ -9,6 +9,7 @@ from bayplan.core.engine import explain, placing
 from bayplan.core.engine.gang_deciding import GangDeciding
 from bayplan.core.engine.preempting import KEPT, Preempting, Rooms, fits
 from bayplan.core.engine.preemption import TERMINATING, Plan
+from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
@@ -50,14 +51,15 @@ class Deciding:
             return self._take(waiter, ask, home, None, now)
         row, verdict, rows = verdicts.best(ask)
         if row < 0:
-            return self._refuse(waiter, ask, home, now)
+            with asking(verdicts, pod) as held:  # others go and come back on trials meanwhile
+                return self._refuse(waiter, held, home, now)
         promised = self._preempting.promised([pod])
         if promised:
             row = self._harmless(ask, (verdict, rows), promised)
             if row < 0:
                 return self._keeps_away(waiter, now), False
         picked = None
-        if verdicts.profile.picker is not None:
+        if verdicts.profile.picker is not None and not promised:
             pick = self._picking.pick(verdicts.profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
         return self._take(waiter, ask, row, picked, now)

@@ -1,6 +1,6 @@
 """What is to be said of a gang: how many of it fit, what the next one lacks, and what would help.
 
-A smaller gang, pods that end, new nodes, victims. A member speaks for all of them.
+A smaller gang, new nodes, victims. A member speaks for all of them.
 """
 
 from collections.abc import Sequence
@@ -9,20 +9,21 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import gangs
 from bayplan.core.engine.ground import Ground, daring
+from bayplan.core.engine.growing import added, kinds
 from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.engine.questions import asking
-from bayplan.core.engine.room import MOST_NAMED, SYSTEM, kinds, names, new_name
-from bayplan.core.engine.what_if import new_node
+from bayplan.core.engine.room import names
 from bayplan.core.model.advice import Change, Explanation, GangState, Suggestion
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.steps import AddNodes
 from bayplan.core.model.verdicts import Refusal
+from bayplan.core.state.cluster import Resident
 from bayplan.core.state.removable import importance
 
 MOST_MEMBERS = 128  # of larger gangs only the minimum is looked at
-MOST_SPARED = 1024  # placements that are tried to spare victims
+MOST_KINDS = 8  # of nodes
 FEWER = 3  # how often one node fewer, or one member more, is tried
 
 
@@ -71,9 +72,7 @@ class Members:
 
     def _larger(self, placed: gangs.Placed) -> list[Suggestion]:
         """More room."""
-        taken = self._taken(self._pods)
-        ended = [] if taken else self._taken([daring(each, SYSTEM) for each in self._pods])
-        return [*self._ended(ended), *self._nodes(placed), *self._victims(taken)]
+        return [*self._nodes(placed), *self._victims(self._taken())]
 
     def _sentence(self, refusal: Refusal, count: int) -> str:
         fit = self._bound + count
@@ -111,7 +110,7 @@ class Members:
         """As few as possible of the smallest kind that would do."""
         there = {each.pod.uid for each in placed.placements}
         refused = next(pod for pod in self._pods if pod.uid not in there)
-        for like in kinds(self._ground, refused)[:MOST_NAMED]:
+        for like in kinds(self._ground, refused)[:MOST_KINDS]:
             count = self._count(like)
             proven = self._with(like, count) if count else None
             if proven is None:
@@ -134,7 +133,7 @@ class Members:
                 if there == self._missing:
                     break
                 if self._ground.place(pod) is None:
-                    row = self._add(like)
+                    row = added(self._ground, like)
                     if not self._ground.fits(pod, row):
                         return 0
                     self._ground.place(pod, row=row)
@@ -145,20 +144,9 @@ class Members:
     def _with(self, like: Node, count: int) -> gangs.Placed | None:
         with self._cluster.trial():
             for _ in range(count):
-                self._add(like)
+                added(self._ground, like)
             placed = self._placed(self._missing)
         return placed if placed.ok else None
-
-    def _add(self, like: Node) -> int:
-        return self._cluster.add_node(new_node(like, new_name(self._ground, like)))
-
-    def _ended(self, pods: Sequence[Pod]) -> list[Suggestion]:
-        proven = self._without(pods) if 0 < len(pods) <= MOST_NAMED else None
-        if proven is None:
-            return []
-        text = f"wait until {names(pods)} {'has' if len(pods) == 1 else 'have'} ended"
-        change = Change(evict=tuple(pod.key for pod in pods))
-        return [Suggestion("end", text, self._first(proven), change)]
 
     def _victims(self, pods: Sequence[Pod]) -> list[Suggestion]:
         proven = self._without(pods) if pods else None
@@ -173,20 +161,22 @@ class Members:
 
     # ---- who would have to go
 
-    def _taken(self, members: Sequence[Pod]) -> list[Pod]:
+    def _taken(self) -> list[Pod]:
         """The pods that would go for the members, one member after the other; none: in vain."""
-        gone: dict[str, Pod] = {}
-        there = 0
+        gone: dict[str, Resident] = {}
+        there: list[Placement] = []
         with self._cluster.trial():
-            for member in members:
-                if there == self._missing:
+            for left, member in zip(range(len(self._pods), 0, -1), self._pods, strict=True):
+                if len(there) == self._missing or len(there) + left < self._missing:
                     break
-                there += self._make_room(member, gone) is not None
-        if there < self._missing:
-            return []
-        return self._unspared(sorted(gone.values(), key=importance))
+                placed = self._make_room(member, gone)
+                if placed is not None:
+                    there.append(placed)
+            if len(there) < self._missing:
+                return []
+            return self._unspared(list(gone.values()), there)
 
-    def _make_room(self, member: Pod, gone: dict[str, Pod]) -> Placement | None:
+    def _make_room(self, member: Pod, gone: dict[str, Resident]) -> Placement | None:
         ground, cluster = self._ground, self._cluster
         placed = ground.place(member)
         if placed is not None:
@@ -197,21 +187,36 @@ class Members:
             return None
         row = cluster.rows[plan.node]
         ground.release(*(p for p in cluster.holds.on(row) if p.priority < member.priority))
-        gone |= {victim.uid: victim for victim in plan.victims}
+        gone |= {victim.uid: cluster.pods[victim.uid] for victim in plan.victims}
         ground.remove(*plan.victims)
         return ground.place(member, row=row) if ground.fits(member, row) else None
 
-    def _unspared(self, pods: list[Pod]) -> list[Pod]:
-        """Without those that need not go; the members of a gang go together."""
-        units: dict[str, list[Pod]] = {}
-        for pod in pods:
-            units.setdefault(pod.uid if pod.gang is None else pod.gang.key, []).append(pod)
-        left = dict(units)
-        for name in list(units)[: MOST_SPARED // len(self._pods)]:
-            rest = [pod for other, unit in left.items() if other != name for pod in unit]
-            if self._without(rest) is not None:
-                del left[name]
-        return [pod for unit in left.values() for pod in unit]
+    def _unspared(self, gone: list[Resident], there: Sequence[Placement]) -> list[Pod]:
+        """Without those that are in nobody's way; the members of a gang go together."""
+        units: dict[str, list[Resident]] = {}
+        for each in sorted(gone, key=lambda each: importance(each.pod)):
+            gang = each.pod.gang
+            units.setdefault(each.pod.uid if gang is None else gang.key, []).append(each)
+        going: list[Pod] = []
+        for unit in units.values():
+            with self._cluster.trial() as trial:
+                for each in unit:
+                    self._cluster.place(each.pod, self._cluster.name(each.row))
+                if all(self._stands(placed) for placed in there if self._is_near(placed, unit)):
+                    trial.keep()
+                else:
+                    going += [each.pod for each in unit]
+        return going
+
+    def _is_near(self, placed: Placement, unit: Sequence[Resident]) -> bool:
+        """Whether the pods of the unit can be in its way."""
+        rows = {each.row for each in unit}
+        return bool(self._cluster.terms.terms) or self._cluster.rows[placed.node] in rows
+
+    def _stands(self, placed: Placement) -> bool:
+        with self._cluster.trial():
+            self._cluster.remove(placed.pod.uid)
+            return self._ground.fits(placed.pod, self._cluster.rows[placed.node])
 
     def _without(self, pods: Sequence[Pod]) -> gangs.Placed | None:
         with self._cluster.trial():

@@ -111,6 +111,6 @@ class Ground:
             self.cluster.remove(pod.uid)
 
 
-def daring(pod: Pod, priority: int | None = None) -> Pod:
+def daring(pod: Pod) -> Pod:
     """The pod as if others might go for it."""
-    return replace(pod, preempts=True, priority=pod.priority if priority is None else priority)
+    return replace(pod, preempts=True)

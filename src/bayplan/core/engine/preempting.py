@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayplan.core.engine import placing
+from bayplan.core.engine import explain, placing
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.preemption import TERMINATING, Plan, Preemption
@@ -67,19 +67,26 @@ class Preempting:
             return None
         row = home if home >= 0 else self._cluster.rows.get(pod.nominated, -1)
         leaving = self._leaving(pod, row) if row >= 0 and pod.preempts else []
-        if leaving:
+        if leaving and self._may_help(ask, row):
             if home < 0:
                 self._claim(ask, row, leaving)
             return TERMINATING
         return self._preemption[pod.scheduler].plan(ask)
 
+    def _may_help(self, ask: Ask, row: int) -> bool:
+        """Whether anybody's going would make the row fit."""
+        verdicts = self._verdicts[ask.pod.scheduler]
+        verdict = verdicts.refusals(ask, View(self._cluster))
+        return bool(explain.preemption_helps(verdicts, ask, verdict)[row])
+
     def _leaving(self, pod: Pod, row: int) -> list[Pod]:
-        """Less important pods that are about to go from the row."""
+        """Less important pods that are about to go from the row for another."""
         doomed = self._nominations.doomed
         return [
             each.pod
             for each in self._cluster.residents[row].values()
-            if each.pod.priority < pod.priority and (each.pod.terminating or each.pod.uid in doomed)
+            if each.pod.priority < pod.priority
+            and (each.pod.uid in doomed or (each.pod.terminating and each.pod.preempted))
         ]
 
     def _claim(self, ask: Ask, row: int, leaving: Sequence[Pod]) -> None:

@@ -9,7 +9,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask, Normalise
 from bayplan.core.state.arrays import Ints
-from bayplan.core.state.terms import OwnTerms
+from bayplan.core.state.terms import OwnTerms, Term
 from bayplan.core.state.view import View
 
 
@@ -29,15 +29,21 @@ class asking:
         self._cluster, self._pod = verdicts.cluster, pod
         self._own: OwnTerms | None = None
         self._sums: set[object] = set()  # that its terms had before
+        self._concerning: tuple[Term, ...] = ()
 
     def __enter__(self) -> Ask:
         cluster, pod = self._cluster, self._pod
         if pod.terms is not None:
             self._own = cluster.acquire_terms(pod.terms)
             self._sums = set(self._own.sums)
-        return Ask(pod, cluster.demand(pod.row), self._own, cluster.terms.concerning(pod))
+        # Of pods that go and come back on a trial meanwhile: a term that was dropped would be
+        # another when it comes again, and what is asked here would not see it.
+        self._concerning = cluster.terms.concerning(pod)
+        cluster.terms.use(self._concerning)
+        return Ask(pod, cluster.demand(pod.row), self._own, self._concerning)
 
     def __exit__(self, *_: object) -> None:
+        self._cluster.leave_terms(self._concerning)
         if self._own is not None:
             for key in [key for key in self._own.sums if key not in self._sums]:
                 self._own.forget_sums_of(key)

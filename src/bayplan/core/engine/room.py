@@ -1,38 +1,36 @@
-"""What else would make room for a pod: others that end, move or go, and new nodes.
+"""Who could make room for a pod: others that end, move or go.
 
 Which pods are worth a try is guessed from their amounts, on the rows that lack least; a trial
 decides. So what is found is true, and on very large clusters not all is looked at.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, islice
 
 import numpy as np
 from msgspec import Struct
 
 from bayplan.core.engine import explain
-from bayplan.core.engine.bounds import label_keys
 from bayplan.core.engine.ground import Ground, daring
 from bayplan.core.engine.preemption import Plan
 from bayplan.core.engine.questions import asking
-from bayplan.core.engine.victims import budgets_by_namespace, violates
-from bayplan.core.engine.what_if import new_node
 from bayplan.core.model.advice import Change, Move, Suggestion
+from bayplan.core.model.budgets import Budget
 from bayplan.core.model.effects import Placement
-from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod, RowKey
-from bayplan.core.model.steps import AddNodes
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Ints, Rows
 from bayplan.core.state.demand import NOT_ASKED
 from bayplan.core.state.removable import start_of
 from bayplan.core.state.view import View
 
-MOST_ROWS = 1000  # looked at for pods that end or move
+MOST_ROWS = 256  # looked at for pods that end or move
 MOST_TRIALS = 32  # of one kind
-MOST_PAIRED_ROWS = 64
-MOST_PER_ROW = 16  # pods of which two would move
-MOST_KINDS = 16  # of nodes
+MOST_LOOKED_AT = 256  # pods, or pairs of them, before it is known whether they could move
+MOST_PAIRED_ROWS = 32
+MOST_SHARED_ROWS = 8  # where several pods would end
+MOST_PER_ROW = 16  # pods of which two would move, or several end
+MOST_HOMES = 16  # kinds of pods that are looked at for other places
 MOST_NAMED = 8  # pods in one suggestion
 SYSTEM = 2_000_000_000  # priorities from here on are the cluster's own
 
@@ -62,6 +60,7 @@ class Room:
             if resident.pod.priority < SYSTEM and named_nodes(resident.pod.row) is None
         ]
         self._takes = self._taken()
+        self._singles = self._enough()
         self._homes: dict[RowKey, frozenset[int]] = {}
 
     def _nearest(self, rows: Rows) -> Rows:
@@ -94,15 +93,37 @@ class Room:
     def ends(self) -> list[Suggestion]:
         """A pod whose end is enough; those that are on their way out, the least important and the
         oldest first. If no single one is, those that would have to end together."""
-        singles = sorted(self._enough(), key=lambda each: _soonest(each.pod))
+        singles = sorted(self._singles, key=lambda each: _soonest(each.pod))
         for each in singles[:MOST_TRIALS]:
             if placed := self._without((each.pod,), each.row):
                 return [_ended((each.pod,), placed)]
-        plan = self._plan(daring(self._pod, SYSTEM))
-        if plan is None or not 0 < len(plan.victims) <= MOST_NAMED:
-            return []
-        placed = self._without(plan.victims, self._cluster.rows[plan.node])
-        return [_ended(plan.victims, placed)] if placed else []
+        of_row: dict[int, list[Pod]] = {row: [] for row in self._rows[:MOST_SHARED_ROWS].tolist()}
+        for each in self._neighbours:
+            if each.row in of_row:
+                of_row[each.row].append(each.pod)
+        for row, pods in of_row.items():
+            several = self._unspared(pods, row) if len(pods) <= MOST_PER_ROW else []
+            placed = self._without(several, row) if 0 < len(several) <= MOST_NAMED else None
+            if placed is not None:
+                return [_ended(several, placed)]
+        return []
+
+    def _unspared(self, pods: Sequence[Pod], row: int) -> list[Pod]:
+        """Those of the row who must end together; none: not even all of them are enough."""
+        name = self._cluster.name(row)
+        with self._cluster.trial():
+            self._ground.remove(*pods)
+            if not self._ground.fits(self._pod, row):
+                return []
+            going = []
+            for pod in sorted(pods, key=_soonest, reverse=True):
+                with self._cluster.trial() as trial:
+                    self._cluster.place(pod, name)
+                    if self._ground.fits(self._pod, row):
+                        trial.keep()
+                    else:
+                        going.append(pod)
+        return going
 
     def _without(self, pods: Sequence[Pod], row: int) -> Placement | None:
         """Where the pod would go if these ended; looked at on the row first."""
@@ -112,9 +133,12 @@ class Room:
 
     # ---- pods that go for it
 
-    def victims(self) -> list[Suggestion]:
-        plan = self._plan(daring(self._pod))
-        if plan is None or not plan.victims:
+    def victims(self, plan: Plan | str) -> list[Suggestion]:
+        """Those of the plan, or of one that the pod might not make."""
+        if not self._pod.preempts:
+            with asking(self._ground.verdicts, daring(self._pod)) as ask:
+                plan = self._ground.preemption.plan(ask)
+        if isinstance(plan, str) or not plan.victims:
             return []
         with self._cluster.trial():
             row = self._cluster.rows[plan.node]
@@ -132,22 +156,22 @@ class Room:
         evict = tuple(victim.key for victim in plan.victims)
         return [Suggestion("victims", text, placed.node, Change(evict=evict))]
 
-    def _plan(self, pod: Pod) -> Plan | None:
-        with asking(self._ground.verdicts, pod) as ask:
-            plan = self._ground.preemption.plan(ask)
-        return plan if isinstance(plan, Plan) else None
-
     # ---- pods that move
 
     def moves(self) -> list[Suggestion]:
         """One pod that would do as well elsewhere, or two of one node."""
-        tries = islice(self._movable(), MOST_TRIALS)
+        able = (each for each in self._perhaps() if all(map(self._can_move, each)))
+        tries = islice(able, MOST_TRIALS)
         moved = next(filter(None, map(self._moved, tries)), None)
         return [moved] if moved else []
 
-    def _movable(self) -> Iterator[tuple[Neighbour, ...]]:
-        singles = sorted(self._enough(), key=lambda each: _lightest(each.pod))
-        yield from ((each,) for each in singles if self._can_move(each))
+    def _perhaps(self) -> Iterator[tuple[Neighbour, ...]]:
+        """Those whose amounts would be enough: the lightest alone, then two of one node."""
+        singles = sorted(self._singles, key=lambda each: _lightest(each.pod))
+        yield from ((each,) for each in singles[:MOST_LOOKED_AT])
+        yield from islice(self._pairs(), MOST_LOOKED_AT)
+
+    def _pairs(self) -> Iterator[tuple[Neighbour, Neighbour]]:
         of_row: dict[int, list[int]] = {}
         near = set(self._rows[:MOST_PAIRED_ROWS].tolist())
         for at, each in enumerate(self._neighbours):
@@ -157,9 +181,7 @@ class Room:
             left = self._need - self._cluster.free[row, self._asked]
             for one, other in combinations(members, 2):
                 if (self._takes[one] + self._takes[other] >= left).all():
-                    pair = (self._neighbours[one], self._neighbours[other])
-                    if all(map(self._can_move, pair)):
-                        yield pair
+                    yield self._neighbours[one], self._neighbours[other]
 
     def _can_move(self, each: Neighbour) -> bool:
         """Whether somebody would make it anew, and a node has room for it now."""
@@ -170,15 +192,14 @@ class Room:
             return True  # where it could go depends on where it is not
         homes = self._homes.get(pod.row)
         if homes is None:
-            if len(self._homes) == MOST_KINDS:
+            if len(self._homes) == MOST_HOMES:
                 return False
             homes = self._homes[pod.row] = frozenset(self._ground.rows(pod).tolist())
         return bool(homes - {each.row})
 
     def _moved(self, several: Sequence[Neighbour]) -> Suggestion | None:
         pods, row = [each.pod for each in several], several[0].row
-        budgets = budgets_by_namespace(self._cluster.budgets.by_key.values())
-        if any(violates(pods, budgets)):
+        if any(_forbids(budget, pods) for budget in self._cluster.budgets.by_key.values()):
             return None
         with self._cluster.trial():
             self._ground.remove(*pods)
@@ -206,59 +227,20 @@ class Room:
         return Suggestion("move", text, placed.node, Change(moves=tuple(moved)))
 
 
-# ---- new nodes
-
-
-def nodes(ground: Ground, pod: Pod) -> list[Suggestion]:
-    """One more of the smallest kind of node that would do."""
-    for like in kinds(ground, pod):
-        with ground.cluster.trial():
-            row = ground.cluster.add_node(new_node(like, new_name(ground, like)))
-            placed = ground.place(pod) if ground.fits(pod, row) else None
-        if placed is not None:
-            text = f"add a node like {like.name}"
-            change = Change(nodes=AddNodes(like.name))
-            return [Suggestion("node", text, placed.node, change)]
-    return []
-
-
-def kinds(ground: Ground, pod: Pod) -> list[Node]:
-    """One node of each kind, the smallest first: what they have, and what the pod looks at."""
-    keys = tuple(dict.fromkeys(label_keys(pod)))
-    found: dict[object, Node] = {}
-    for node in ground.cluster.nodes[: ground.cluster.height]:
-        if node is None:
-            continue
-        labels = tuple(node.labels.get(key) for key in keys)
-        pools = tuple((pool.device_class, len(pool.devices)) for pool in node.pools)
-        kind = (tuple(node.allocatable.items()), node.taints, labels, pools)
-        found.setdefault(kind, node)
-    asked = [name for name, _ in pod.row.requests]
-    scarce = [name for name in asked if name not in ("cpu", "memory", "ephemeral-storage")]
-
-    def size(node: Node) -> tuple[object, ...]:
-        amounts = (node.allocatable.get(name, 0) for name in (*scarce, "cpu", "memory"))
-        return (*amounts, len(node.taints), node.name)
-
-    large = [node for node in found.values() if _holds(node, pod)]
-    return sorted(large, key=size)[:MOST_KINDS]
-
-
-def _holds(node: Node, pod: Pod) -> bool:
-    return all(node.allocatable.get(name, 0) >= amount for name, amount in pod.row.requests)
-
-
-def new_name(ground: Ground, like: Node, number: int = 1) -> str:
-    cluster = ground.cluster
-    while (name := f"{like.name}-new-{number}") in cluster.rows or name in cluster.orphans:
-        number += 1
-    return name
-
-
 def names(pods: Sequence[Pod]) -> str:
     shown = ", ".join(pod.key for pod in pods[:MOST_NAMED])
     more = len(pods) - MOST_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _forbids(budget: Budget, pods: Iterable[Pod]) -> bool:
+    """Whether the pods may not be evicted. There, unlike in preemption, an empty selector covers
+    all pods of its namespace."""
+    selector = budget.selector
+    if selector is None:
+        return False
+    own = [pod for pod in pods if pod.namespace == budget.namespace]
+    return sum(selector.matches(pod.labels) for pod in own) > budget.allowed
 
 
 def _ended(pods: Sequence[Pod], placed: Placement) -> Suggestion:

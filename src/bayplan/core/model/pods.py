@@ -151,6 +151,7 @@ class Pod(Struct, frozen=True, gc=False):
     gang: Gang | None = None
     checkpoint_s: float = 0.0  # when it last saved its work; 0: never, as far as is known
     controlled: bool = False  # somebody would make it anew
+    preempted: bool = False  # a scheduler deleted it for another
 
     @property
     def key(self) -> str:

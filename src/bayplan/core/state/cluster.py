@@ -257,6 +257,10 @@ class Cluster:
     def release_terms(self, own: OwnTerms) -> None:
         self.terms.release(own, self._empty)
 
+    def leave_terms(self, terms: Iterable[Term]) -> None:
+        """The inverse of `terms.use`."""
+        self.terms.leave(terms, self._empty)
+
     # ---- trials
 
     @contextmanager

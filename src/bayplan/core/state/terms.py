@@ -8,7 +8,7 @@ newcomer that matches the term.
 Nothing here decides; plugins read the counts.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 
 import numpy as np
@@ -381,8 +381,7 @@ class TermTable:
                 return term
 
             own = self.own[terms] = OwnTerms(terms, resolve)
-            for term in own.all_terms():
-                term.users += 1
+            self.use(own.all_terms())
             for term in fresh:
                 count(term)
         own.users += 1
@@ -394,7 +393,15 @@ class TermTable:
             return
         del self.own[own.terms]
         own.forget_sums()
-        for term in own.all_terms():
+        self.leave(own.all_terms(), uncount)
+
+    def use(self, terms: Iterable[Term]) -> None:
+        """They are counted until they are left, also while nobody has them."""
+        for term in terms:
+            term.users += 1
+
+    def leave(self, terms: Iterable[Term], uncount: Callable[[Term], None]) -> None:
+        for term in terms:
             term.users -= 1
             if not term.users:
                 del self.terms[term.key]
