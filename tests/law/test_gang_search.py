@@ -25,7 +25,7 @@ from bayplan.core.state.laws import picture
 from bayplan.testing import world
 
 PROVES = bool(os.environ.get("BAYPLAN_PROVE"))
-CASES = 6_000 if PROVES else 500
+CASES = 3_000 if PROVES else 300
 ZONE = "topology.kubernetes.io/zone"
 MATE = Selector((Requirement("app", "In", ("a",)),))
 

@@ -10,8 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
-from bayplan.core.engine.preempting import fits
-from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
@@ -22,6 +20,7 @@ from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state.demand import PODS
 from bayplan.core.state.laws import broken
 from bayplan.testing import world
+from tests.law.preempting import nobody_goes_in_vain
 
 APART = PodTerms(
     namespace="default",
@@ -163,7 +162,7 @@ class Preemption(RuleBasedStateMachine):
                     if pod.uid in self.api:
                         self.api[pod.uid] = replace(self.api[pod.uid], nominated=nominated)
                 case do.Preempt():
-                    self.nobody_goes_in_vain(effect)
+                    nobody_goes_in_vain(self.engine, effect)
                     self.deletes |= {victim.uid: victim for victim in effect.victims}
                 case do.Evict(pod):
                     assert pod.controlled
@@ -172,51 +171,6 @@ class Preemption(RuleBasedStateMachine):
         return effects
 
     # ---- what must be true
-
-    def nobody_goes_in_vain(self, effect: do.Preempt) -> None:
-        """Once all who were told to go for it are gone, the pod fits on the node; were one of them
-        there, it would not."""
-        engine, pod = self.engine, effect.pod
-        cluster, nominations = engine.cluster, engine.nominations
-        if pod.uid not in nominations.owners:
-            return  # a more important one took the place meanwhile
-        owner = nominations.owners[pod.uid]
-        mine = [uid for uid, owners in nominations.doomed.items() if owner in owners]
-        assert {victim.uid for victim in effect.victims} <= set(mine)
-        members = [uid for uid, who in nominations.owners.items() if who == owner]
-        priorities = [engine.waiting.pods[uid][0].pod.priority for uid in members]
-        for victim in effect.victims:
-            assert victim.priority < max(priorities)
-            assert victim.gang is None or pod.gang is None or victim.gang.key != pod.gang.key
-        verdicts = engine.verdicts["bayplan"]
-        with cluster.trial():
-            rows = {uid: cluster.holds.rows[uid] for uid in members}
-            for uid in members:
-                cluster.holds.release(uid)
-            homes = {uid: cluster.name(cluster.pods[uid].row) for uid in mine}
-            gone = {uid: cluster.pods[uid].pod for uid in mine}
-            for uid in mine:
-                cluster.remove(uid)
-            for uid in members:
-                each = engine.waiting.pods[uid][0].pod
-                with asking(verdicts, each) as ask:
-                    assert fits(verdicts, ask, rows[uid]), (each, rows[uid])
-                cluster.place(replace(each, node=""), cluster.name(rows[uid]))
-            for key, uids in cluster.census.gangs.items():
-                if any(p.gang is not None and p.gang.key == key for p in gone.values()):
-                    least = max(cluster.pods[u].pod.gang.minimum for u in uids)  # type: ignore[union-attr]
-                    assert len(uids) >= least, f"gang {key} is left in part"
-            if pod.gang is None and pod.terms is None and not cluster.terms.terms:
-                cluster.remove(pod.uid)
-                for uid in mine:
-                    if gone[uid].gang is None:
-                        self.is_needed(effect, gone[uid], homes[uid])
-
-    def is_needed(self, effect: do.Preempt, victim: Pod, home: str) -> None:
-        verdicts, cluster = self.engine.verdicts["bayplan"], self.engine.cluster
-        with cluster.trial(), asking(verdicts, effect.pod) as ask:
-            cluster.place(victim, home)
-            assert not fits(verdicts, ask, cluster.rows[effect.node]), victim
 
     def no_gang_starts_in_part(self, effects: list[do.Effect], before: dict[str, int]) -> None:
         started: dict[str, list[Pod]] = {}

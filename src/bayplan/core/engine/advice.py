@@ -76,8 +76,7 @@ class Advice:
             return Members(ground, pod, pod.gang).explain(pod)
         version = ground.cluster.version
         ground.release(pod)
-        # All terms stay counted until the end.
-        with ground.counting([pod]), asking(ground.verdicts, pod) as ask:
+        with asking(ground.verdicts, pod) as ask:  # all terms stay counted until the end
             placed = ground.where(pod)
             if placed is not None:
                 text = f"{pod.key} fits on {placed.node}: it waits for its turn"

@@ -108,7 +108,7 @@ class Deciding:
         if isinstance(found, Plan):
             row = self._cluster.rows[found.node]
             effects = self._preempting.displace(pod, row, now)
-            if found.victims:
+            if found.gone:
                 return effects + self._preempt(waiter, ask, found, refusal, now), True
             return effects + self._take(waiter, ask, row, None, now)[0], True
         if found is not None:
@@ -131,10 +131,10 @@ class Deciding:
         self, waiter: Waiter, ask: Ask, plan: Plan, refusal: Refusal, now: float
     ) -> list[do.Effect]:
         pod, row = waiter.pod, self._cluster.rows[plan.node]
-        placed = self._preempting.without(ask, row, plan.victims)
+        placed = self._preempting.without(ask, row, plan.gone)
         assert placed is not None, f"the plan for {pod.key} was proven"
         self._nominations.keep(placing.holding(placed), row, pod.uid)
-        effects = self._preempting.doom(pod, plan.node, plan.victims, pod.uid)
+        effects = self._preempting.doom(pod, plan.node, plan.gone, pod.uid)
         waiter.pod = replace(pod, nominated=plan.node)
         self._queue.requeue(waiter, now)
         self._waiting.refuse(waiter, refusal, now)

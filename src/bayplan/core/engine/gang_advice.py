@@ -61,18 +61,13 @@ class Members:
         assert placed.refusal is not None
         found = self._smaller(count)
         if len(self._pods) <= MOST_MEMBERS:
-            with self._ground.counting(self._pods):
-                found += self._larger(placed)
+            found += [*self._nodes(placed), *self._victims(self._taken())]
         return replace(
             said,
             message=self._sentence(placed.refusal, count),
             reasons=placed.refusal.tallies,
             suggestions=tuple(found),
         )
-
-    def _larger(self, placed: gangs.Placed) -> list[Suggestion]:
-        """More room."""
-        return [*self._nodes(placed), *self._victims(self._taken())]
 
     def _sentence(self, refusal: Refusal, count: int) -> str:
         fit = self._bound + count
@@ -127,7 +122,7 @@ class Members:
 
     def _count(self, like: Node) -> int:
         """How many are needed if each is added when a member needs it; 0: they do not help."""
-        added = there = 0
+        count = there = 0
         with self._cluster.trial():
             for pod in self._pods:
                 if there == self._missing:
@@ -137,9 +132,9 @@ class Members:
                     if not self._ground.fits(pod, row):
                         return 0
                     self._ground.place(pod, row=row)
-                    added += 1
+                    count += 1
                 there += 1
-        return added
+        return count
 
     def _with(self, like: Node, count: int) -> gangs.Placed | None:
         with self._cluster.trial():

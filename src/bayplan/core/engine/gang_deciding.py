@@ -208,7 +208,7 @@ class GangDeciding:
             for held in cluster.holds.on(row):
                 if held.priority < pod.priority:
                     cluster.holds.release(held.uid)
-            for each in plan.victims:
+            for each in plan.gone:
                 victims[each.uid] = Victim(each, cluster.name(cluster.pods[each.uid].row))
                 cluster.remove(each.uid)
             placed = gangs.place(turn.verdicts, [pod], 1, {pod.uid: row}, keep=True)

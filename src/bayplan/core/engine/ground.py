@@ -3,9 +3,6 @@
 Nothing here decides anything: the verdicts do, and placing. It ends with the question.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -14,10 +11,9 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import REFUSED, Verdicts
 from bayplan.core.model.effects import Placement
-from bayplan.core.model.pods import Pod, PodTerms
+from bayplan.core.model.pods import Pod
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.arrays import Rows
-from bayplan.core.state.terms import Term
 from bayplan.core.state.view import View
 
 
@@ -78,26 +74,6 @@ class Ground:
         if verdicts.profile.picker is not None:
             return self._picking.pick(verdicts.profile.picker, verdicts, ask, (left, rows)).row
         return int(numbers[at])
-
-    @contextmanager
-    def counting(self, pods: Iterable[Pod]) -> Iterator[None]:
-        """The terms of placed pods that concern these stay counted inside, while their owners come
-        and go on trials: a question once asked goes on looking at them."""
-        cluster = self.cluster
-        terms = dict.fromkeys(t for pod in pods for t in cluster.terms.concerning(pod))
-        owners = [owner for term in terms if (owner := self._owner(term)) is not None]
-        kept = [cluster.acquire_terms(owner) for owner in owners]
-        try:
-            yield
-        finally:
-            for own in kept:
-                cluster.release_terms(own)
-
-    def _owner(self, term: Term) -> PodTerms | None:
-        rows = dict.fromkeys(row for count in term.owned.values() for row in count.by_row)
-        residents = (each for row in rows for each in self.cluster.residents[row].values())
-        owns = (each.own for each in residents if each.own is not None)
-        return next((own.terms for own in owns if term in own.all_terms()), None)
 
     def release(self, *pods: Pod) -> None:
         """What is kept for these pods is not in their way. In a trial."""

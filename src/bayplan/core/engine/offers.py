@@ -254,7 +254,7 @@ class Offers:
             elif held.priority < pod.priority:
                 nominations.forget(held.uid)
         nominations.keep(placing.holding(placed), row, pod.uid)
-        going = nominations.doom(plan.victims, pod.uid)
+        going = nominations.doom(plan.gone, pod.uid)
         return [do.Preempt(pod, plan.node, going)] if going else []
 
     def _room(self, pod: Pod, names: Sequence[str]) -> tuple[Plan, Placement] | None:
@@ -272,7 +272,7 @@ class Offers:
             for held in cluster.holds.on(row):
                 if held.priority < pod.priority:
                     cluster.holds.release(held.uid)
-            for victim in plan.victims:
+            for victim in plan.gone:
                 cluster.remove(victim.uid)
             placed = placing.placement(cluster, self._verdicts.profile, ask, row)
         return plan, replace(placed, pod=pod)

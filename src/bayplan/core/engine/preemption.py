@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bayplan.core.devices.wanted import wanted
@@ -45,12 +46,18 @@ FEW, TENTH = 100, 10  # nodes weighed on trials: kube-scheduler's least number, 
 
 
 class Plan(Struct, frozen=True):
-    """What must go for the pod to fit on the node. Without victims it fits as soon as the room
+    """What must go for the pod to fit on the node. Where nobody must, it fits as soon as the room
     that is held there for less important pods is given up."""
 
     node: str
     victims: tuple[Pod, ...] = ()  # the most important first
     violations: int = 0  # victims whose removal breaks a budget
+    leaving: tuple[Pod, ...] = ()  # of that node, who are about to go already
+
+    @property
+    def gone(self) -> tuple[Pod, ...]:
+        """Who will not be there any more."""
+        return (*self.victims, *self.leaving)
 
 
 Unit = tuple[Resident, ...]  # what goes together
@@ -79,15 +86,33 @@ class Preemption:
         order = self._verdicts.profile.preempt
         if order is None or not ask.pod.preempts:
             return NEVER
-        with self._cluster.trial():
-            released = self._release(ask.pod)
-            verdict = self._verdicts.refusals(ask, View(self._cluster))
-            if within is not None:
-                verdict = np.where(within, verdict, ABSENT)
-            if released and (verdict >= 0).any():
-                scored = self._verdicts.on(ask, View(self._cluster))
-                return Plan(self._cluster.name(int(np.where(verdict >= 0, scored, -1).argmax())))
-            return self._weigh(ask, verdict, order)
+        cluster = self._cluster
+        with cluster.trial():
+            if self._release(ask.pod) and (row := self._best_row(ask, within)) >= 0:
+                return Plan(cluster.name(row))
+            leaving = [cluster.pods[uid] for uid in self._doomed if uid in cluster.pods]
+            for resident in leaving:
+                cluster.remove(resident.pod.uid)
+            if leaving and (row := self._best_row(ask, within)) >= 0:
+                plan: Plan | str = Plan(cluster.name(row))
+            else:
+                plan = self._weigh(ask, self._refusals(ask, within), order)
+        if isinstance(plan, str):
+            return plan
+        there = cluster.rows[plan.node]
+        return replace(plan, leaving=tuple(each.pod for each in leaving if each.row == there))
+
+    def _refusals(self, ask: Ask, within: Mask | None) -> Ints:
+        verdict = self._verdicts.refusals(ask, View(self._cluster))
+        return verdict if within is None else np.where(within, verdict, ABSENT)
+
+    def _best_row(self, ask: Ask, within: Mask | None) -> int:
+        """The best row that takes the pod as things are now, or -1."""
+        verdict = self._refusals(ask, within)
+        if not (verdict >= 0).any():
+            return -1
+        scored = self._verdicts.on(ask, View(self._cluster))
+        return int(np.where(verdict >= 0, scored, -1).argmax())
 
     def _release(self, pod: Pod) -> bool:
         """What is held for less important pods is not in the way."""
@@ -238,7 +263,7 @@ class Preemption:
         for key in {pod.gang.key for pod in victims if pod.gang is not None}:
             members = [residents[uid].pod for uid in self._cluster.census.gangs[key]]
             minimum = max(pod.gang.minimum for pod in members if pod.gang is not None)
-            going = gone.union(self._doomed, (pod.uid for pod in members if pod.terminating))
+            going = gone.union(pod.uid for pod in members if pod.terminating)
             stay = [pod for pod in members if pod.uid not in going]
             if len(stay) < minimum and any(pod.uid not in gone for pod in members):
                 found.add(key)

@@ -189,7 +189,7 @@ class _Question:
                 return Where(ok=False, message=message, reasons=found.tallies)
             held = self._cluster.holds.on(self._cluster.rows[plan.node])
             self._remove(each for each in held if each.priority < pod.priority)
-            self._remove(plan.victims)
+            self._remove(plan.gone)
             victims = tuple(each.key for each in plan.victims)
             return where(self._put(verdicts, pod, plan.node), victims)
 
