@@ -94,13 +94,15 @@ maxInFlight: 100
 bindWorkers: 16
 listen: 127.0.0.1:1
 api: "[::1]:2"
+apiAccess: {tokenFile: t, tls: {certFile: c, keyFile: k}}
+questions: inline
 journal: {path: /var/log/journal, maxSize: 1Gi, keep: 0}
 checkLiveEvery: 0
 podInitialBackoffSeconds: 2
 podMaxBackoffSeconds: 20
 devices: [{name: fpga, resources: [{name: example.com/fpga}], ids: index, environment: FPGAS}]
 extender:
-  {port: 1, policy: spread, maxBodySize: 1Mi, requestTimeout: 3s,
+  {port: 1, policy: spread, preemption: false, maxBodySize: 1Mi, requestTimeout: 3s,
    tls: {certFile: c, keyFile: k, clientCAFile: a}}
 """)
     plain = msgspec.to_builtins(found)
@@ -116,9 +118,12 @@ extender:
     }
     assert plain["clientConnection"] == {"kubeconfig": "/etc/kubeconfig", "connections": 8}
     assert plain["journal"] == {"path": "/var/log/journal", "maxSize": 1 << 30, "keep": 0}
+    tls = {"certFile": "c", "keyFile": "k", "clientCAFile": ""}
+    assert plain["apiAccess"] == {"tokenFile": "t", "tls": tls}
     assert plain["extender"] == {
         "port": 1,
         "policy": "spread",
+        "preemption": False,
         "tls": {"certFile": "c", "keyFile": "k", "clientCAFile": "a"},
         "maxBodySize": 1 << 20,
         "requestTimeout": 3.0,

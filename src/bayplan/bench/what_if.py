@@ -83,7 +83,7 @@ class Full:
             return ask_for.Preempt(self._pod(1 + turn % GPUS))
 
         self._ask(preempt, 2)  # what is kept from one question to the next is made now
-        found = {}
+        found: dict[str, float] = {}
         for what, step, count in (
             ("fits_node", there, plan.questions),
             ("fits_without", without, plan.questions),

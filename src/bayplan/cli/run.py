@@ -28,6 +28,11 @@ Examples:
 @click.option("--api-cert", metavar="FILE", help="The certificate of --api; with it, TLS.")
 @click.option("--api-key", metavar="FILE", help="Its key.")
 @click.option("--api-client-ca", metavar="FILE", help="Take clients with a certificate of it.")
+@click.option(
+    "--questions",
+    type=click.Choice(["apart", "inline"]),
+    help="Who answers large questions: a copy of the process, or itself.  [default: apart]",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Tell more.")
 def run(
     config_file: str | None,
@@ -40,6 +45,7 @@ def run(
     api_cert: str | None,
     api_key: str | None,
     api_client_ca: str | None,
+    questions: str | None,
     verbose: bool,
 ) -> None:
     from msgspec.structs import replace
@@ -68,11 +74,11 @@ def run(
         if check_config:
             click.echo(f"{config_file or 'the default'} is valid: {', '.join(names)}")
             return
-        given = {key: value for key, value in (("listen", listen), ("api", api)) if value}
+        options = (("listen", listen), ("api", api), ("questions", questions))
+        given = {key: value for key, value in options if value}
         access = config.api_access
         tls = Tls(api_cert, api_key, api_client_ca or "") if api_cert and api_key else access.tls
         config = replace(config, api_access=ApiAccess(api_token or access.token_file, tls))
-        options = Options(kubeconfig=kubeconfig, dry_run=dry_run)
-        run_loop(serve(replace(config, **given), options))
+        run_loop(serve(replace(config, **given), Options(kubeconfig, dry_run=dry_run)))
     except (ConfigError, ProfileError, CredentialsError, BadAddress, ApiError) as error:
         raise BadInput(str(error)) from None

@@ -13,11 +13,13 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 from bayplan.web.desk import Refused
 
 MOST_AT_ONCE = 2  # copies; each may come to need as much memory as the original
 LONGEST_S = 30.0
+READ_BYTES = 1 << 16
 _ANSWERED, _REFUSED, _FAILED = b"A", b"R", b"F"
 
 
@@ -49,19 +51,28 @@ class Apart:
         raise Refused(500, body.decode() or "the copy of the scheduler ended without an answer")
 
     async def _answer(self, pid: int, pipe: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", buffering=0)
-        )
+        loop, said = asyncio.get_running_loop(), bytearray()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def read() -> None:
+            with suppress(BlockingIOError):
+                chunk = os.read(pipe, READ_BYTES)
+                said.extend(chunk)
+                if not chunk and not ended.done():
+                    ended.set_result(None)
+
+        os.set_blocking(pipe, False)
+        loop.add_reader(pipe, read)
         try:
             async with asyncio.timeout(self._longest_s):
-                return await reader.read()
+                await ended
+            return bytes(said)
         except TimeoutError:
             words = f"the question takes longer than {self._longest_s:g} s; ask for less at once"
             raise Refused(503, words) from None
         finally:  # whoever asked may have gone, too
-            transport.close()
+            loop.remove_reader(pipe)
+            os.close(pipe)
             os.kill(pid, signal.SIGKILL)
             await asyncio.shield(loop.run_in_executor(None, os.waitpid, pid, 0))
 

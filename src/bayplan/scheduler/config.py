@@ -157,6 +157,7 @@ class Configuration(Struct, frozen=True, rename="camel"):
     listen: Address = ":10270"
     api: Address = "127.0.0.1:10271"
     api_access: ApiAccess = ApiAccess()
+    questions: Literal["apart", "inline"] = "apart"  # who answers the large ones
     journal: JournalSettings = JournalSettings()
     check_live_every: Seconds = 3600.0  # 0: never
     pod_initial_backoff_seconds: Count = 1

@@ -1,8 +1,8 @@
 """Questions to the running scheduler, answered on its own state between two events.
 
-A question takes the loop's time, so it is bounded: by what it may ask for, and by LONGEST_S, after
-which it is given up. (A question that is large from the start belongs elsewhere; everybody here
-awaits the answer, so who gives it can be another process.)
+A small question is answered at once, and takes the loop's time: about a millisecond. A large one is
+answered by a copy of the process (`apart`), which has the state of the moment. Both are bounded, by
+what they may ask for and by the time that they may take.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,6 +22,7 @@ from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
 from bayplan.kube.read import Reader
 from bayplan.kube.steps import BadQuestion, FitsStep, Question, read_fits, read_steps
+from bayplan.scheduler.apart import Apart
 from bayplan.scheduler.classes import KnownClasses
 from bayplan.scheduler.config import ApiAccess, ConfigError
 from bayplan.web.api import Access, Asked, BadToken, Handler, Table, Token
@@ -31,6 +32,9 @@ from bayplan.web.server import Answer, Routes
 from bayplan.web.tls import BadTls, Tls, TlsFiles
 
 LONGEST_S = 2.0  # a loop that does not tick for 5 s is taken for dead
+LONGEST_APART_S = 20.0
+SMALL_BYTES, FEW = 64 << 10, 8  # of a question that is answered at once: its body, its steps
+Read = Callable[[], list[Step]]
 TYPES = Types(Question, FitsStep, (Where, GangWhere, Counted, Changed, Failed), Explanation)
 
 
@@ -43,25 +47,33 @@ class LiveQuestions:
         vendors: Vendors,
         client: Client,
         is_ready: Callable[[], bool],
+        apart: Apart | None = None,
     ) -> None:
         self._engine, self._vendors, self._is_ready = engine, vendors, is_ready
+        self._apart = apart
         self._classes = KnownClasses(client)
         self._what_if = WhatIf(engine, Limits(seconds=LONGEST_S), client.clock.time)
+        self._patient = WhatIf(engine, Limits(seconds=LONGEST_APART_S), client.clock.time)
         self._advice = Advice(engine)
 
     async def what_if(self, body: bytes) -> bytes:
         await self._classes.refresh()
-        return self._answer(lambda: read_steps(body, self._reader()))
+        return await self._answer(lambda: read_steps(body, self._reader()), len(body))
 
     async def fits(self, body: bytes) -> bytes:
         await self._classes.refresh()
-        return self._answer(lambda: [read_fits(body, self._reader())])
+        return await self._answer(lambda: [read_fits(body, self._reader())], len(body))
 
     async def fits_known(self, question: PodQuestion) -> bytes:
-        return self._answer(lambda: [self._known(question)])
+        return await self._answer(lambda: [self._known(question)])
 
     async def explain(self, pod: str) -> bytes:
         self._check_ready()
+        if self._apart is None:
+            return self._explained(pod)
+        return await self._apart.run(lambda: self._explained(pod))
+
+    def _explained(self, pod: str) -> bytes:
         try:
             return msgspec.json.encode(self._advice.explain(pod))
         except UnknownPod as unknown:
@@ -71,15 +83,15 @@ class LiveQuestions:
         if not self._is_ready():
             raise Refused(503, "the scheduler has not read the whole cluster yet")
 
-    def _answer(self, read: Callable[[], list[Step]]) -> bytes:
+    async def _answer(self, read: Read, size: int = 0) -> bytes:
         self._check_ready()
-        try:
-            return msgspec.json.encode(self._what_if.ask(read()))
-        except (BadQuestion, TooMuch) as error:
-            raise Refused(400, str(error)) from None
-        except TooLong:
-            words = f"the question takes longer than {LONGEST_S:g} s; ask for less at once"
-            raise Refused(503, words) from None
+        if self._apart is None:
+            return asked(self._what_if, read)
+        if size <= SMALL_BYTES:
+            steps = readable(read)
+            if is_small(steps):
+                return asked(self._what_if, lambda: steps)
+        return await self._apart.run(lambda: asked(self._patient, read))
 
     def _reader(self) -> Callable[[dict[str, Any]], Pod]:
         """A manifest's pod. The reader is the question's own: what it keeps ends with it."""
@@ -94,6 +106,38 @@ class LiveQuestions:
             if pod.key == key:
                 return ask_for.Fits(pod, question.node, question.without)
         return ask_for.Unreadable(f"no pod {key} waits")
+
+
+def asked(what_if: WhatIf, read: Read) -> bytes:
+    try:
+        return msgspec.json.encode(what_if.ask(readable(read)))
+    except TooMuch as error:
+        raise Refused(400, str(error)) from None
+    except TooLong as error:
+        raise Refused(503, f"{error}; ask for less at once") from None
+
+
+def readable(read: Read) -> list[Step]:
+    try:
+        return read()
+    except BadQuestion as error:
+        raise Refused(400, str(error)) from None
+
+
+def is_small(steps: list[Step]) -> bool:
+    """Whether it is answered in about a millisecond: one or a few pods, one after the other."""
+    named = 0
+    for step in steps:
+        match step:
+            case ask_for.Fits(without=without):
+                named += len(without)
+            case ask_for.Evict(pods):
+                named += len(pods)
+            case ask_for.Place() | ask_for.Unreadable():
+                continue
+            case _:
+                return False
+    return len(steps) <= FEW and named <= FEW
 
 
 def table(questions: LiveQuestions, others: Routes, version: str) -> Table:

@@ -29,12 +29,18 @@ encode = msgspec.json.Encoder().encode
 
 
 class Said(Struct, frozen=True, gc=False):
-    """Why a pod waits, and which node is kept for it (empty: none any more; None: as it was)."""
+    """Why a pod waits, and which node is kept for it (empty: none any more; None: as it was). The
+    hint is for people: the event has it, the condition does not."""
 
     pod: Pod
     reason: str
     text: str
     nominated: str | None = None
+    hint: str = ""
+
+    @property
+    def note(self) -> str:
+        return f"{self.text} | {self.hint}" if self.hint else self.text
 
 
 class Note(Struct, frozen=True, gc=False):

@@ -26,6 +26,7 @@ from bayplan.kube.credentials import Credentials, Source, find_source
 from bayplan.kube.http import HttpTransport
 from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.scheduler import heap
+from bayplan.scheduler.apart import Apart
 from bayplan.scheduler.config import Configuration
 from bayplan.scheduler.feed import Unread
 from bayplan.scheduler.fence import Fence
@@ -211,7 +212,11 @@ class Service:
     def api(self) -> AbstractAsyncContextManager[int]:
         """Serves questions inside the block; gives the port."""
         asked = LiveQuestions(
-            self.engine, self.config.vendors, self.client, lambda: self.loop.is_ready
+            self.engine,
+            self.config.vendors,
+            self.client,
+            lambda: self.loop.is_ready,
+            Apart() if self.config.questions == "apart" else None,
         )
         paths = table(asked, self.live.routes(), software())
         return serving(self.config.api, paths, access_of(self.config.api_access))

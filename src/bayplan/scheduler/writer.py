@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Struct
 
+from bayplan.core.engine.advice import hint
 from bayplan.core.model import events as on
 from bayplan.core.model.effects import Bind, Evict, Park, Placement, Preempt, Refuse
 from bayplan.core.model.pods import Pod
@@ -110,8 +111,8 @@ class Writer:
             self._queue(effect, check)
 
     def refuse(self, effect: Refuse) -> None:
-        said = Said(effect.pod, UNSCHEDULABLE, effect.refusal.sentence, effect.nominated)
-        self._conditions.tell(said)
+        text, words = effect.refusal.sentence, "" if effect.nominated else hint(effect.refusal)
+        self._conditions.tell(Said(effect.pod, UNSCHEDULABLE, text, effect.nominated, words))
 
     def preempt(self, effect: Preempt) -> None:
         self._removals.preempt(effect)
@@ -266,7 +267,7 @@ class Writer:
         if before is None:
             return
         self._conditions.writing(pod.uid)
-        self.note(pod, requests.FAILED, said.text, before.resource_version)
+        self.note(pod, requests.FAILED, said.note, before.resource_version)
         if self._conditions.is_news(said, before):
             body = requests.condition(said, before, self._clock.wall())
             path = PODS.path(pod.namespace, pod.name, "status")

@@ -8,7 +8,7 @@ machine are answered, and of those no web page that was led here under another n
 | the question makes no sense, or asks for too much  | 400    |
 | no token, or a wrong one                           | 401    |
 | asked under a name that is not this machine's      | 403    |
-| an unknown path, another method                    | 404, 405 |
+| an unknown path or pod, another method             | 404, 405 |
 | a body that is too large, or not JSON              | 413, 415 |
 | not ready, or too much at once                     | 503    |
 
@@ -50,10 +50,11 @@ class Asked(Struct, frozen=True):
 
     body: bytes
     query: Mapping[str, Sequence[str]]
+    rest: str = ""  # of a path that goes on
 
 
 Handler = Callable[[Asked], Awaitable[Answer]]
-Table = Mapping[str, Mapping[str, Handler]]  # by path, then method
+Table = Mapping[str, Mapping[str, Handler]]  # by path, which goes on after a last /, then method
 
 
 class Token:
@@ -130,7 +131,7 @@ class _Clerk:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         self._admit(request)
-        methods = self._table.get(request.path)
+        methods, rest = self._found(request.path)
         if methods is None:
             raise Refused(404, f"there are only {', '.join(self._table)}")
         handler = methods.get(request.method)
@@ -141,7 +142,7 @@ class _Clerk:
             raise Refused(415, f"the body should be JSON, with Content-Type: {JSON}")
         async with self._desk.body(request) as body:
             try:
-                answer = await handler(Asked(body, _query(request.query_string)))
+                answer = await handler(Asked(body, _query(request.query_string), rest))
             except Refused as refused:
                 return _refusal(refused)
             except Exception as error:
@@ -150,6 +151,15 @@ class _Clerk:
                 return _refusal(Refused(500, words))
         headers = {"Content-Type": answer.content_type, "Cache-Control": "no-store"}
         return web.Response(body=answer.body, status=answer.status, headers=headers)
+
+    def _found(self, path: str) -> tuple[Mapping[str, Handler] | None, str]:
+        """What the path takes, and the rest of a path that goes on."""
+        if path in self._table and not path.endswith("/"):
+            return self._table[path], ""
+        start = next(
+            (each for each in self._table if each[-1] == "/" and path.startswith(each)), ""
+        )
+        return (self._table[start], path.removeprefix(start)) if start else (None, "")
 
     def _admit(self, request: web.BaseRequest) -> None:
         access = self._access

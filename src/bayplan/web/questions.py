@@ -1,4 +1,4 @@
-"""The paths of hypothetical questions, and the OpenAPI document that describes them.
+"""The paths of questions, and the OpenAPI document that describes them.
 
 What is asked and answered stays bytes here: who answers knows what they mean. The document is made
 from the types, so it cannot say anything else than they do.
@@ -15,6 +15,7 @@ from bayplan.web.desk import Refused
 from bayplan.web.server import JSON, Answer, json
 
 WHAT_IF, FITS, OPENAPI = "/v1/what-if", "/v1/fits", "/v1/openapi.json"
+EXPLAIN = "/v1/explain/"  # namespace/name
 _REF = "#/components/schemas/{name}"
 _TROUBLE = {
     "400": "The question makes no sense, or asks for too much.",
@@ -44,6 +45,9 @@ class Questions(Protocol):
 
     async def fits_known(self, question: PodQuestion) -> bytes: ...
 
+    async def explain(self, pod: str) -> bytes:
+        """Why the pod, namespace/name, waits, and what would help."""
+
 
 class Types(Struct, frozen=True):
     """What bodies look like."""
@@ -51,6 +55,7 @@ class Types(Struct, frozen=True):
     question: type
     fits: type
     answers: Sequence[type]  # the kinds of answer
+    explanation: type
 
 
 def routes(questions: Questions, types: Types, version: str) -> Table:
@@ -65,12 +70,19 @@ def routes(questions: Questions, types: Types, version: str) -> Table:
     async def fits_known(asked: Asked) -> Answer:
         return Answer(await questions.fits_known(_known(asked)), content_type=JSON)
 
+    async def explain(asked: Asked) -> Answer:
+        space, _, name = asked.rest.partition("/")
+        if not space or not name or "/" in name:
+            raise Refused(404, f"a pod is {EXPLAIN}namespace/name")
+        return Answer(await questions.explain(asked.rest), content_type=JSON)
+
     async def describe(_: Asked) -> Answer:
         return document
 
     return {
         WHAT_IF: {"POST": what_if},
         FITS: {"GET": fits_known, "POST": fits},
+        EXPLAIN: {"GET": explain},
         OPENAPI: {"GET": describe},
     }
 
@@ -91,8 +103,8 @@ def _known(asked: Asked) -> PodQuestion:
 
 def openapi(types: Types, version: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document of the paths above."""
-    every = (types.question, types.fits, *types.answers)
-    (question, fits, *answers), components = msgspec.json.schema_components(
+    every = (types.question, types.fits, types.explanation, *types.answers)
+    (question, fits, explanation, *answers), components = msgspec.json.schema_components(
         every, ref_template=_REF
     )
     components["Answers"] = {
@@ -118,6 +130,7 @@ def openapi(types: Types, version: str) -> dict[str, Any]:
                 "get": _operation("fitsKnown", "Would a pod that waits fit?", None, _PARAMETERS),
                 "post": _operation("fits", "Would this pod fit?", fits),
             },
+            EXPLAIN + "{namespace}/{pod}": {"get": _explains(explanation)},
             OPENAPI: {"get": _plain("describe", "This document.")},
         },
         "components": {
@@ -151,6 +164,20 @@ def _content(schema: dict[str, Any]) -> dict[str, Any]:
 def _plain(name: str, words: str) -> dict[str, Any]:
     found = {"description": "The document.", "content": _content({"type": "object"})}
     return {"operationId": name, "summary": words, "responses": {"200": found} | _troubles(False)}
+
+
+def _explains(answer: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
+    names = ("namespace", "pod")
+    given = [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+    unknown = {"description": "No such pod is known.", "content": _content(_ref("Error"))}
+    found = {"description": "What is to be said of it.", "content": _content(answer)}
+    return {
+        "operationId": "explain",
+        "summary": "Why does a pod wait, and what would help?",
+        "parameters": given,
+        "responses": {"200": found, "404": unknown} | _troubles(False),
+    }
 
 
 def _operation(

@@ -49,9 +49,10 @@ class WhatIf:
         cluster = self._engine.cluster
         if any(map(names_pods, steps)):
             self._names.refresh()
-        ends = self._clock() + self._limits.seconds if self._clock else math.inf
         with cluster.visited(), cluster.trial():
-            question = _Question(self._engine, self._names, Patience(self._clock, ends))
+            question = _Question(
+                self._engine, self._names, Patience(self._clock, self._limits.seconds)
+            )
             version = cluster.version
             return Answers(version, [question.answer(step) for step in steps])
 
@@ -69,12 +70,13 @@ def names_pods(step: Step) -> bool:
 class Patience:
     """Ends a question that takes too long."""
 
-    def __init__(self, clock: Clock | None, ends: float) -> None:
-        self._clock, self._ends = clock, ends
+    def __init__(self, clock: Clock | None, longest_s: float) -> None:
+        self._clock, self._longest_s = clock, longest_s
+        self._ends = clock() + longest_s if clock else math.inf
 
     def check(self) -> None:
         if self._clock is not None and self._clock() > self._ends:
-            raise TooLong("the question takes too long")
+            raise TooLong(f"the question takes longer than {self._longest_s:g} s")
 
 
 class _Question:
