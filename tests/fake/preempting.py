@@ -4,9 +4,6 @@ Every plan is looked at when it is made: nobody goes in vain. In the end nobody 
 less important pods have, nothing is kept for anybody, and no gang of equals runs in part.
 """
 
-from collections import Counter, defaultdict
-from fractions import Fraction
-
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
@@ -15,7 +12,7 @@ from bayplan.local.virtual import run
 from tests.fake import simulation
 from tests.fake.simulation import Json, Lawyer, Simulation
 from tests.law.preempting import nobody_goes_in_vain
-from tests.real.apicheck import read_node, read_pod
+from tests.real.apicheck import waiting_for_less
 
 CLASSES = {"low": 0, "middle": 100, "high": 1000}
 CLASS_PATH = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -95,34 +92,12 @@ class Preempting(Simulation):
         words = super().judge()
         gangs = {value["metadata"]["name"] for value in self._pods() if gang_of(value)}
         waits = [text for text in words if not any(f"{name} " in f"{text} " for name in gangs)]
-        return [*waits, *self._in_vain(), *(f"room is kept for {uid}" for uid in self.kept)]
+        pods = [{**value, "spec": simulation._judged(value)["spec"]} for value in self._pods()]
+        vain = waiting_for_less(pods, self._living().values())
+        return [*waits, *vain, *(f"room is kept for {uid}" for uid in self.kept)]
 
     def _pods(self) -> list[Json]:
         return list(self.api.store.values("pods"))
-
-    def _in_vain(self) -> list[str]:
-        """Pods that wait although less important ones have their room."""
-        taken: dict[str, list[tuple[int, Json]]] = defaultdict(list)
-        for value in self._pods():
-            if node := value["spec"].get("nodeName"):
-                taken[node].append((value["spec"].get("priority", 0), value))
-        found = []
-        for value in self._pods():
-            pod, mine = read_pod(simulation._judged(value)), value["spec"].get("priority", 0)
-            if not pod.waits or gang_of(value):
-                continue
-            for node in map(read_node, self._living().values()):
-                left = Counter(node.room)
-                for priority, other in taken[node.name]:
-                    held = read_pod(simulation._judged(other))
-                    if priority >= mine and held.holds:
-                        left.subtract({**held.requests, "pods": Fraction(1)})
-                needs = {**pod.requests, "pods": Fraction(1)}
-                roomy = all(left[name] >= amount for name, amount in needs.items())
-                lower = any(priority < mine for priority, _ in taken[node.name])
-                if roomy and lower and not node.cordoned:
-                    found.append(f"pod {pod.name} waits for room that less important pods have")
-        return found
 
 
 def gang_of(value: Json) -> str:

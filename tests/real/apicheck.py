@@ -235,3 +235,28 @@ def _fits(pod: Pod, node: Node, free: Amounts) -> bool:
 def _add(to: Amounts, amounts: Amounts, sign: int) -> None:
     for resource, number in amounts.items():
         to[resource] = to.get(resource, Fraction(0)) + sign * number
+
+
+def waiting_for_less(pods: Sequence[Json], nodes: Iterable[Json]) -> Iterator[str]:
+    """Pods that wait although less important ones have the room that they need. Members of gangs
+    are not judged; nor are nodes with taints, which keep everybody away here."""
+    taken: dict[str, list[tuple[int, Pod]]] = defaultdict(list)
+    for value in pods:
+        pod = read_pod(value)
+        if pod.holds:
+            taken[pod.node].append((value["spec"].get("priority", 0), pod))
+    for value in pods:
+        pod, mine = read_pod(value), value["spec"].get("priority", 0)
+        if not pod.waits or "bayplan.dev/gang" in value["metadata"].get("annotations", {}):
+            continue
+        for node in map(read_node, nodes):
+            left = dict(node.room)
+            for priority, other in taken[node.name]:
+                if priority >= mine:
+                    for name, amount in {**other.requests, PODS: Fraction(1)}.items():
+                        left[name] = left.get(name, Fraction(0)) - amount
+            needs = {**pod.requests, PODS: Fraction(1)}
+            roomy = all(left.get(name, 0) >= amount for name, amount in needs.items())
+            lower = any(priority < mine for priority, _ in taken[node.name])
+            if roomy and lower and not node.cordoned and not node.taints:
+                yield f"pod {pod.name} waits for room that less important pods have on {node.name}"
