@@ -102,8 +102,11 @@ def test_the_extender_may_do_what_it_uses_and_nothing_else() -> None:
     assert rules(found["ClusterRole"]) == {
         *(("nodes", "", verb) for verb in ("list", "watch")),
         ("nodes/status", "", "patch"),
-        *(("pods", "", verb) for verb in ("get", "list", "watch")),
+        *(("pods", "", verb) for verb in ("get", "list", "watch", "delete")),
         ("pods/binding", "", "create"),
+        ("pods/status", "", "patch"),
+        ("events", "", "create"),
+        *(("poddisruptionbudgets", "", verb) for verb in ("list", "watch")),
     }
     assert rules(found["Role"]) == {
         ("leases", "", "create"),
@@ -125,7 +128,12 @@ def test_the_policies_are_about_the_account_and_the_maps() -> None:
             "policyName": policy["metadata"]["name"],
             "validationActions": ["Deny"],
         }
-    (maps,) = [each for each in found[2]["spec"]["variables"] if each["name"] == "maps"]
+    assert [each["metadata"]["name"].rpartition("-")[2] for each in found[::2]] == [
+        "pods",
+        "victims",
+        "nodes",
+    ]
+    (maps,) = [each for each in found[4]["spec"]["variables"] if each["name"] == "maps"]
 
     assert yaml.safe_load(maps["expression"]) == [NEURON_DEVICE_MAP, NEURON_CORE_MAP]
 

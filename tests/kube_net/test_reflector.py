@@ -85,6 +85,7 @@ class Rig:
     def __init__(self, server: StandIn, reflector: Reflector[Thing], sink: Things) -> None:
         self.server, self.reflector, self.sink = server, reflector, sink
         self.troubles: list[str] = []
+        self.wholes: list[int] = []  # how many requests there were before each whole
 
     @property
     def list_count(self) -> int:
@@ -103,9 +104,16 @@ async def following(
         what = Watched(PATH, decode, lenient, field_selector="spec.x!=y")
         sink = Things()
         troubles: list[str] = []
-        reflector = Reflector(client, what, sink, lambda error: troubles.append(str(error)))
+        wholes: list[int] = []
+        reflector = Reflector(
+            client,
+            what,
+            sink,
+            lambda error: troubles.append(str(error)),
+            lambda: wholes.append(len(server.requests)),
+        )
         rig = Rig(server, reflector, sink)
-        rig.troubles = troubles
+        rig.troubles, rig.wholes = troubles, wholes
         task = asyncio.create_task(reflector.run(), name="reflector")
         try:
             yield rig
@@ -154,6 +162,7 @@ async def test_the_whole_comes_as_a_stream_and_changes_follow_on_it(
         counted = rig.reflector
         assert (counted.lists, counted.watches, counted.restarts) == (1, 1, 0)
         assert (counted.events, counted.bookmarks) == (5, 1)
+        assert rig.wholes == [0]  # told before it is asked for
 
 
 async def test_what_changes_while_the_whole_is_sent_is_part_of_it(
@@ -384,6 +393,7 @@ async def test_a_server_that_cannot_stream_the_whole_is_asked_for_pages_and_that
         assert rig.sink.said == ["replace 20", "synced", "replace 30", "synced", "put c"]
         assert rig.sink.here == {"b": 1, "c": 1}
         assert rig.reflector.restarts == 0
+        assert rig.wholes == [0, 1, 4]  # at the first page, and not when a watch goes on
 
 
 @pytest.mark.parametrize("end", ["close", "silent"])
@@ -462,6 +472,7 @@ async def test_pages_that_expire_are_followed_by_all_in_one(
         assert "limit" not in server.requests[3].query
         assert "continue" not in server.requests[3].query
         assert rig.sink.said == ["replace 25", "synced"]
+        assert rig.wholes == [0, 1, 3]
 
 
 async def test_a_page_that_is_no_list_is_trouble_and_no_more(

@@ -18,10 +18,13 @@ from tests.real.test_manifests import BEYOND, VERBS, resources
 DOCS = Path(__file__).parents[2] / "docs"
 LEADER = "bayplan.dev/extender-leader"
 GRANTED = {  # group/resource: verbs, in every namespace
-    "/pods": {"get", "list", "watch"},
+    "/pods": {"get", "list", "watch", "delete"},
     "/nodes": {"list", "watch"},
     "/nodes/status": {"patch"},
     "/pods/binding": {"create"},
+    "/pods/status": {"patch"},
+    "events.k8s.io/events": {"create"},
+    "policy/poddisruptionbudgets": {"list", "watch"},
 }
 Json = dict[str, Any]
 
@@ -53,6 +56,13 @@ class Installed:
         path = f"/api/v1/namespaces/{self.space}/pods/{name}{options}"
         self.plane.request("PATCH", path, patch, self.token)
 
+    def change_status(self, patch: Json, options: str = "") -> None:
+        self.change_pod("other", patch, f"/status{options}")
+
+    def delete_pod(self, options: str = "") -> None:
+        path = f"/api/v1/namespaces/{self.space}/pods/other{options}"
+        self.plane.request("DELETE", path, None, self.token)
+
     def change_node(self, patch: Json, options: str = "") -> None:
         self.plane.request(
             "PATCH", f"/api/v1/nodes/{self.space}/status{options}", patch, self.token
@@ -72,7 +82,7 @@ def why_not(change: Callable[..., None], *args: Any) -> str:
 def installed(wiped: ControlPlane, namespace: str) -> Iterator[Installed]:
     yield Installed(wiped, namespace)
     for kind in ("policies", "policybindings"):
-        for what in ("pods", "nodes"):
+        for what in ("pods", "victims", "nodes"):
             group = "/apis/admissionregistration.k8s.io/v1"
             path = f"{group}/validatingadmission{kind}/{namespace}-{what}"
             wiped.request("DELETE", path)
@@ -91,7 +101,7 @@ def test_the_roles_grant_exactly_what_is_used(installed: Installed) -> None:
     others = {verb for verb in VERBS if ours.may(verb, LEASES, space, "kube-scheduler")}
 
     assert found == GRANTED
-    assert here == {"get", "list", "watch", "patch"}
+    assert here == {"get", "list", "watch", "patch", "delete"}
     assert (mine, others) == ({"get", "update", "create"}, {"create"})
 
 
@@ -110,6 +120,36 @@ def test_it_may_label_its_own_pods_and_no_more(installed: Installed) -> None:
     assert cluster.pod("own")["metadata"]["labels"][LEADER] == "true"
     with pytest.raises(Refused, match="cannot patch resource"):
         installed.plane.request("PATCH", elsewhere, lead, installed.token)
+
+
+def test_it_may_mark_victims_and_delete_no_others(installed: Installed) -> None:
+    nothing_else = "mark a pod as the target of a disruption, and change nothing else"
+    ready = {"type": "Ready", "status": "True"}
+    mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    path = f"/api/v1/namespaces/{installed.space}/pods/other"
+    theirs = {"type": "ContainersReady", "status": "True"}
+    status = {"status": {"conditions": [theirs], "podIP": "10.0.0.1"}}
+    installed.plane.request("PATCH", f"{path}/status", status)
+    forbidden: list[Json] = [
+        {"metadata": {"labels": {"app": "mine"}}},
+        {"metadata": {"annotations": {"bayplan.dev/assignment": "{}"}}},
+        {"metadata": {"finalizers": ["example.com/stay"]}},
+        {"status": {"phase": "Failed"}},
+        {"status": {"podIP": "10.9.9.9"}},
+        {"status": {"nominatedNodeName": installed.space}},
+        {"status": {"conditions": [theirs, ready]}},
+        {"status": {"conditions": [theirs | {"status": "False"}]}},
+        {"status": {"conditions": [mark]}},
+    ]
+    until(lambda: nothing_else in why_not(installed.change_status, forbidden[0]))
+    for patch in forbidden:
+        assert nothing_else in why_not(installed.change_status, patch), patch
+    assert "only pods that are marked as preempted" in why_not(installed.delete_pod)
+    installed.change_status({"status": {"conditions": [theirs, mark]}})
+    installed.delete_pod()
+
+    with pytest.raises(Refused, match="404"):
+        installed.plane.request("GET", path)
 
 
 def test_it_may_write_the_maps_of_nodes_and_nothing_else(installed: Installed) -> None:

@@ -68,6 +68,15 @@ def replica(wiped: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Rep
         started.process.stop(20.0)
 
 
+@pytest.fixture
+def urgent(wiped: ControlPlane, namespace: str) -> Iterator[str]:
+    """The name of a class of higher priority."""
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    wiped.request("POST", classes, {"metadata": {"name": namespace}, "value": 1000})
+    yield namespace
+    wiped.request("DELETE", f"{classes}/{namespace}")
+
+
 def test_our_role_is_enough_to_lead_and_to_bind(
     replica: Replica, wiped: ControlPlane, namespace: str
 ) -> None:
@@ -91,6 +100,39 @@ def test_our_role_is_enough_to_lead_and_to_bind(
         return wiped.request("GET", path)["metadata"].get("annotations") or {}
 
     until(lambda: maps().get(NEURON_DEVICE_MAP) == used)
+    assert_nothing_was_forbidden(replica)
+
+
+def test_our_role_is_enough_to_preempt(
+    replica: Replica, wiped: ControlPlane, namespace: str, urgent: str
+) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    low = wiped.request("POST", pods, neuron.pod("low", TRN1, 16))
+    asked = neuron.pod("high", TRN1, 16)
+    asked["spec"]["priorityClassName"] = urgent
+    high = wiped.request("POST", pods, asked)
+    until(lambda: replica.ask("filter", {"Pod": low, "NodeNames": [NODE]})[0] == 200)
+    bind = {"PodName": "low", "PodNamespace": namespace, "Node": NODE}
+    assert replica.ask("bind", bind | {"PodUID": low["metadata"]["uid"]}) == (200, {"Error": ""})
+
+    def goes() -> bool:
+        said = replica.ask("filter", {"Pod": high, "NodeNames": [NODE]})[1]
+        assert said["NodeNames"] == []
+        return "deletionTimestamp" in wiped.request("GET", f"{pods}/low")["metadata"]
+
+    until(goes)
+    conditions = wiped.request("GET", f"{pods}/low")["status"]["conditions"]
+    assert "DisruptionTarget" in {each["type"] for each in conditions}
+    events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    until(lambda: [e["reason"] for e in wiped.request("GET", events)["items"]] == ["Preempted"])
+    wiped.request("DELETE", f"{pods}/low?gracePeriodSeconds=0")
+    until(
+        lambda: replica.ask("filter", {"Pod": high, "NodeNames": [NODE]})[1]["NodeNames"] == [NODE]
+    )
+    assert_nothing_was_forbidden(replica)
+
+
+def assert_nothing_was_forbidden(replica: Replica) -> None:
     replica.process.stop(20.0)
     log = replica.process.log.read_text()
 

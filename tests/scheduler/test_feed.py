@@ -221,3 +221,48 @@ def test_what_had_failed_before_is_no_news() -> None:
     assert told == []
     sink.put(item)
     assert [(f.pod.name, f.reason, f.message) for f in told] == [("p", "OutOfcpu", "m")]
+
+
+# ---- pods that were bound though no watch has told of them
+
+
+def test_a_list_without_a_pod_that_was_bound_before_it_began_says_that_it_is_gone(
+    feed: Feed,
+) -> None:
+    for uid in ("uid-gone", "uid-there", "uid-seen"):
+        feed.pods.bound(uid)
+    feed.pod(pod("seen", node="n"))
+    feed.heard()
+    feed.pods.begin_list()
+    feed.pods.bound("uid-later")  # perhaps younger than the list
+    feed.pods.replace([feed.pods.decode(raw(pod("there", node="n")))], "9")
+    gone = [event.uid for event in feed.heard() if isinstance(event, on.PodGone)]
+    assert gone == ["uid-seen", "uid-gone"]
+    feed.pods.begin_list()
+    feed.pods.replace([feed.pods.decode(raw(pod("there", node="n")))], "10")
+    assert feed.heard() == [on.PodGone("uid-later")]
+
+
+def test_a_list_that_is_begun_again_has_what_was_bound_by_then(feed: Feed) -> None:
+    feed.pods.begin_list()
+    feed.pods.bound("uid-p")
+    feed.pods.replace([], "8")
+    assert feed.heard() == []
+    feed.pods.begin_list()
+    feed.pods.begin_list()
+    feed.pods.replace([], "9")
+    assert feed.heard() == [on.PodGone("uid-p")]
+
+
+def test_a_read_beside_the_watch_finds_them_too(feed: Feed) -> None:
+    for uid in ("uid-gone", "uid-told"):
+        feed.pods.bound(uid)
+    feed.pods.begin_list()
+    feed.pods.begin_read()
+    feed.pod(pod("told", node="n"))
+    feed.pods.bound("uid-later")
+    feed.heard()
+    feed.pods.end_read([])
+    assert feed.heard() == [on.PodGone("uid-gone")]
+    feed.pods.replace([feed.pods.decode(raw(pod("told", node="n")))], "9")  # begun long ago
+    assert feed.heard() == []

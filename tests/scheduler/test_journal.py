@@ -121,6 +121,7 @@ def samples() -> dict[str, on.Event]:
         on.VictimSpared("u", "forbidden"),
         on.PodExpected(pod, "n"),
         on.PodNotExpected("uid"),
+        on.PlaceWanted(pod, ("n", "m")),
         on.BindAsked(pod, "n"),
         on.Tick(7),
     ]

@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, ProfileConfig
 from bayplan.extender.binds import Binds
 from bayplan.extender.label import Itself, LeaderLabel
+from bayplan.extender.preemptor import Preemptor
 from bayplan.extender.server import serving
 from bayplan.extender.verbs import Answers
 from bayplan.kube.client import Client
@@ -47,11 +48,13 @@ class Extender(Service):
     def __init__(self, config: Configuration, options: Options, client: Client) -> None:
         super().__init__(config, options, client)
         assert isinstance(self.writer, Binds)
+        if config.extender.preemption:
+            self.writer.preemptor = Preemptor(self.loop)
         self.answers = Answers(
             self.loop,
             self.writer,
             client,
-            self.watches.reader,
+            self.writer.preemptor,
             lambda: self.loop.leads and self.fence.is_open,
         )
         self.metrics.registry.register(_Counts(self.answers))
@@ -74,7 +77,7 @@ class Extender(Service):
             lambda words: log.warning("%s", words),
             self.refusals.on_failed,
             vendors=config.vendors,
-            only=("node",),
+            only=("node", "poddisruptionbudget") if config.extender.preemption else ("node",),
         )
         binds = Binds(self.client, self.inbox, self.fence, config.vendors, self.bind_timeout_s)
         return watches, binds
@@ -106,6 +109,10 @@ class _Counts:
         binds = {result: n for (verb, result), n in counts.items() if verb == "bind"}
         yield counter("bayplan_extender_requests", "Answers.", ("verb", "result"), counts)
         yield counter("bayplan_extender_binds", "Answers to binds.", ("result",), binds)
+        if self._answers.preemptor is not None:
+            looks = dict(self._answers.preemptor.counts)
+            words = "Looks for pods that could go for another."
+            yield counter("bayplan_extender_preemptions", words, ("result",), looks)
         yield number(
             "bayplan_extender_expected_pods",
             "Pods that were offered devices.",

@@ -10,14 +10,15 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
+from bayplan.core.engine.offers import Filtered
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.extender import wire
 from bayplan.extender.binds import Binds
+from bayplan.extender.preemptor import Preemptor
 from bayplan.extender.server import NotLeading
 from bayplan.kube.client import PODS, Client
-from bayplan.kube.read import Reader
 from bayplan.kube.transport import ApiError, TransportError
 from bayplan.scheduler.loop import Loop
 
@@ -36,12 +37,12 @@ class Answers:
         loop: Loop,
         binds: Binds,
         client: Client,
-        reader: Reader,
+        preemptor: Preemptor | None,
         may_decide: Callable[[], bool],
     ) -> None:
         self._loop, self._engine, self._binds = loop, loop.engine, binds
-        self._client, self._clock, self._reader = client, client.clock, reader
-        self._may_decide = may_decide
+        self._client, self._clock, self._reader = client, client.clock, loop.watches.reader
+        self.preemptor, self._may_decide = preemptor, may_decide
         self._pods: OrderedDict[str, Pod] = OrderedDict()  # by uid: filtered, not bound
         self._last: tuple[bytes, Pod] = b"", NOBODY
         self.counts: Counter[tuple[str, str]] = Counter()  # by verb and result
@@ -70,8 +71,17 @@ class Answers:
             self.counts["filter", "later"] += 1
             words = "only pods that were offered devices a moment ago are in the way; try again"
             return wire.FilterResult(error=words)
+        self._look_for_room(pod, found, now)
         self.counts["filter", "passed" if found.best else "refused"] += 1
         return args.passed(found.passed, found.refused, found.hopeless)
+
+    def _look_for_room(self, pod: Pod, found: Filtered, now: float) -> None:
+        if self.preemptor is None:
+            return
+        if found.best or not found.refused:
+            self.preemptor.forget(pod.uid)
+        else:
+            self.preemptor.refused(pod, found.refused, now)
 
     async def prioritize(self, args: wire.FilterArgs) -> list[wire.HostPriority]:
         pod = self._begin(args.pod)

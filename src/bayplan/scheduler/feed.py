@@ -123,9 +123,9 @@ class PodSink(_Sink[SeenPod | Unread]):
         self.conditions: dict[str, Condition] = {}  # by uid: of pods that are not bound
         self.on_waiting_unread: Callable[[Unread], None] = lambda item: None
         self._touched: set[str] | None = None  # uids that the watch told of during a read
-        self._unseen: set[str] = set()  # uids of pods that are bound and no watch has told of
-        self._listed: frozenset[str] = frozenset()  # of them, those that the list must have
-        self._read: frozenset[str] = frozenset()  # … and that the read beside the watch must
+        self._unseen: dict[str, None] = {}  # uids of pods that we bound and no watch has told of
+        self._listed: tuple[str, ...] = ()  # of them, those that the list must have
+        self._read: tuple[str, ...] = ()  # … and that the read beside the watch must
 
     def watched(self) -> Watched[SeenPod | Unread]:
         return Watched(PODS.path(), self.decode, field_selector=NOT_TERMINAL)
@@ -143,23 +143,23 @@ class PodSink(_Sink[SeenPod | Unread]):
     def bound(self, uid: str) -> None:
         """We have bound the pod, whether a watch has told of it or not."""
         if uid not in self.known:
-            self._unseen.add(uid)
+            self._unseen[uid] = None
 
     def begin_list(self) -> None:
         """The list that is asked for now has every pod that is bound already, if it is not gone.
         One that is bound from here on may be younger than the list."""
-        self._listed = frozenset(self._unseen)
+        self._listed = tuple(self._unseen)
 
     def replace(self, items: list[SeenPod | Unread], resource_version: str) -> None:
         here = {uid_of(item) for item in items}
         for uid in [uid for uid in (*self.known, *self._listed) if uid not in here]:
             self._gone(uid)
-        self._listed = frozenset()
+        self._listed = ()
         for item in items:
             self.put(item)
 
     def put(self, item: SeenPod | Unread) -> None:
-        self._unseen.discard(uid_of(item))
+        self._unseen.pop(uid_of(item), None)
         if self._touched is not None:
             self._touched.add(uid_of(item))
         if isinstance(item, Unread):
@@ -181,7 +181,7 @@ class PodSink(_Sink[SeenPod | Unread]):
 
     def begin_read(self) -> None:
         """A read beside the watch begins: what the watch tells from here on may be newer."""
-        self._touched, self._read = set(), frozenset(self._unseen)
+        self._touched, self._read = set(), tuple(self._unseen)
 
     def give_up_read(self) -> None:
         self._touched = None
@@ -191,7 +191,8 @@ class PodSink(_Sink[SeenPod | Unread]):
         bound, since that is for ever."""
         touched, self._touched = self._touched or set(), None
         here = {uid_of(item) for item in items}
-        for uid in {*self.known, *self._read} - here - touched:
+        ours = (*self.known, *self._read)
+        for uid in [uid for uid in ours if uid not in here and uid not in touched]:
             self._gone(uid)
         for item in items:
             known = self.known.get(uid_of(item))
@@ -205,8 +206,9 @@ class PodSink(_Sink[SeenPod | Unread]):
         if self._touched is not None:
             self._touched.add(uid)
         self.conditions.pop(uid, None)
-        if self.known.pop(uid, None) is not None or uid in self._unseen:
-            self._unseen.discard(uid)
+        if uid in self.known or uid in self._unseen:
+            self.known.pop(uid, None)
+            self._unseen.pop(uid, None)
             self.inbox.add(on.PodGone(uid))
 
     def _unread(self, item: Unread) -> None:

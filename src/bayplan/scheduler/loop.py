@@ -176,8 +176,13 @@ class Loop:
             match event:
                 case on.PodGone(uid):
                     self.writer.forget(uid)
-                case on.BindDone(uid):
+                case on.BindDone(uid) if self._has(uid):
                     self.watches.pods.bound(uid)
+
+    def _has(self, uid: str) -> bool:
+        """Whether the pod is on a node, as far as we know; its end may have been heard first."""
+        cluster = self.engine.cluster
+        return uid in cluster.pods or cluster.orphan(uid) is not None
 
     def _decide(self) -> bool:
         """One round; whether there may be more to decide right away."""

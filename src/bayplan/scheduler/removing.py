@@ -223,8 +223,10 @@ class Removals:
         try:
             await self._send(removal, "DELETE", "", requests.deletion(pod))
         except ApiError as error:
-            if error.status in (404, 409):  # 409: another pod has its name now
+            if error.status == 404:
                 return GONE
+            if error.status == 409:  # most likely another pod has its name now
+                return await self._look(removal, error)
             raise
         return DONE
 
@@ -256,7 +258,7 @@ class Removals:
         )
 
     async def _look(self, removal: Removal, refusal: ApiError) -> Answer:
-        """The mark was refused: perhaps because another pod has the name now."""
+        """It was refused: perhaps because another pod has the name now."""
         pod = removal.pod
         try:
             body = await self._client.request("GET", PODS.path(pod.namespace, pod.name))

@@ -48,11 +48,13 @@ def start_extender(wiped: ControlPlane, tmp_path: Path) -> Iterator[StartExtende
 
 @pytest.fixture
 def start_scheduler(wiped: ControlPlane) -> Iterator[StartScheduler]:
-    """`start_scheduler(port, "a-scheduler-name")`: a kube-scheduler with the extender there."""
+    """`start_scheduler(port, "a-scheduler-name")`: a kube-scheduler with the extender there. With
+    `ignores=True` it does not count devices itself."""
     started: list[Process] = []
 
-    def start(port: int, *names: str) -> Process:
-        started.append(wiped.start_kube_scheduler(scheduler_config(port, *names)))
+    def start(port: int, *names: str, ignores: bool = False) -> Process:
+        config = scheduler_config(port, *names, ignores=ignores)
+        started.append(wiped.start_kube_scheduler(config))
         return started[-1]
 
     yield start

@@ -136,8 +136,9 @@ def _http(port: int, method: str, path: str, body: str | None) -> tuple[int, str
         connection.close()
 
 
-def scheduler_config(port: int, *names: str) -> Json:
-    """A KubeSchedulerConfiguration's part: profiles of these names, and the extender."""
+def scheduler_config(port: int, *names: str, ignores: bool = False) -> Json:
+    """A KubeSchedulerConfiguration's part: profiles of these names, and the extender. `ignores`:
+    it does not count devices itself."""
     extender = {
         "urlPrefix": f"http://127.0.0.1:{port}",
         "filterVerb": "filter",
@@ -147,7 +148,7 @@ def scheduler_config(port: int, *names: str) -> Json:
         "weight": 30,
         "httpTimeout": "30s",
         "nodeCacheCapable": True,
-        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in RESOURCES],
+        "managedResources": [{"name": name, "ignoredByScheduler": ignores} for name in RESOURCES],
     }
     profiles = [{"schedulerName": name} for name in names or ("default-scheduler",)]
     return {"extenders": [extender], "profiles": profiles, **RESTS}

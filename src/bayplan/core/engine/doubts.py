@@ -32,6 +32,11 @@ def of_pod(cluster: Cluster, pod: Pod) -> Iterator[Report]:
     if row is None or (pod.held is None and not pod.row.devices):
         return
     holding = pod.held or unsaid(pod.row.devices)
+    kept = {  # for a pod that this one makes room for, say: nobody has it twice
+        (part.device_class, part.id)
+        for held in cluster.holds.on(row)
+        for part in (held.held.parts if held.held is not None else ())
+    }
     for name, table in sorted(cluster.pools.every().items()):
         if name in holding.unknown and table.has_pool(row):
             yield Report(
@@ -39,7 +44,9 @@ def of_pod(cluster: Cluster, pod: Pod) -> Iterator[Report]:
                 "none are given there until that is known"
             )
         for part in holding.parts:
-            if part.device_class == name and table.is_overdrawn(row, part.id):
+            if (name, part.id) in kept or part.device_class != name:
+                continue
+            if table.is_overdrawn(row, part.id):
                 yield Report(
                     f"of {name} device {part.id} of node {pod.node} more is held than there "
                     f"is, by pod {pod.key} and others; it is not given any more"

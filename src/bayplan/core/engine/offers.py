@@ -206,7 +206,7 @@ class Offers:
             return None
         with asking(self._verdicts, pod) as ask, cluster.trial():
             for held in cluster.holds.on(row):
-                if held.uid in self.until or held.priority < pod.priority:
+                if held.uid in (pod.uid, *self.until) or held.priority < pod.priority:
                     cluster.holds.release(held.uid)
             for uid in given:
                 if uid in cluster.residents[row]:
@@ -237,12 +237,19 @@ class Offers:
                         needed.append(each.uid)
             return [*given, *needed]
 
+    def home(self, uid: str) -> str:
+        """The node where a place is kept for the pod; empty if there is none."""
+        if uid not in self._nominations:
+            return ""
+        return self._cluster.name(self._cluster.holds.rows[uid])
+
     def make_room(self, pod: Pod, names: Sequence[str]) -> list[do.Effect]:
         """Others go for the pod from one of these nodes, and its devices are kept for it; nothing
         happens where that would not help."""
         cluster, nominations = self._cluster, self._nominations
-        if pod.uid in nominations or pod.uid in cluster.pods:
+        if pod.uid in cluster.pods or self.home(pod.uid) in names:
             return []
+        nominations.forget(pod.uid)  # the other scheduler rules its place out
         found = self._room(pod, names)
         if found is None:
             return []
@@ -263,7 +270,7 @@ class Offers:
         within = np.zeros(cluster.height, dtype=np.bool_)
         within[found[found >= 0]] = True
         with asking(self._verdicts, by_devices(pod)) as ask, cluster.trial():
-            for uid in list(self.until):
+            for uid in self.until.keys() & cluster.holds.rows.keys():  # a node may have gone
                 cluster.holds.release(uid)
             plan = self._preemption.plan(ask, within)
             if isinstance(plan, str):

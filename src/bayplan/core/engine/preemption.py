@@ -2,14 +2,15 @@
 
 The order of nodes and victims is kube-scheduler's. Where only amounts and whole devices are in the
 way, all nodes are weighed in columns. Otherwise (affinity, spread, ports, shares of devices,
-gangs among the victims) each node is weighed on a trial, until a tenth of all nodes or a hundred
-would do. Whatever is chosen is proven on a trial before anybody hears of it.
+gangs among the victims) each node with enough room is weighed on a trial, the most promising first,
+until a tenth of all nodes or a hundred would do. Whatever is chosen is proven on a trial before
+anybody hears of it.
 
 A gang whose members could not be spared is removed as a whole, on whatever nodes they are.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,14 +36,16 @@ from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.resources import NodeResourcesFit
 from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.cluster import Resident
-from bayplan.core.state.removable import Removable, importance
+from bayplan.core.state.removable import WIDEST, Removable, importance
 from bayplan.core.state.view import View
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
 NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
-FEW, TENTH = 100, 10  # nodes weighed on trials: kube-scheduler's least number, and part of all
+LATER = "node(s) were not looked at this time"
+FEW, TENTH = 100, 10  # nodes that will do: kube-scheduler's least number, and part of all
+WORK = 3_000  # pods that are removed and put back on trials for one pod: some 0.1 s
 
 
 class Plan(Struct, frozen=True):
@@ -79,6 +82,7 @@ class Preemption:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self._table = Removable(verdicts.cluster)
         self._doomed = doomed
+        self._turn = 0  # where the next search by trials begins, when there are many rows
 
     def plan(self, ask: Ask, within: Mask | None = None) -> Plan | str:
         """What to remove, or kube-scheduler's words for why nothing would help. `within`: the rows
@@ -137,17 +141,26 @@ class Preemption:
             said.add(NO_VICTIMS, rows)
             return said.message()
         self._table.refresh()
-        simple = self._checks(ask)
-        slow: Iterable[int] = rows.tolist()
-        columns: Columns | None = None
-        if simple is not None:
+        checks, slow, columns = self._checks(ask), rows, None
+        if checks is not None:
             ganged = self._table.ganged[rows]
-            slow = rows[ganged].tolist()
-            columns = Columns(ask, self._table, rows[~ganged], simple)
-            said.add(NO_VICTIMS, columns.without)
-            said.codes(*columns.kept_out)
+            slow = rows[ganged]
+            columns = Columns(ask, self._table, rows[~ganged], checks)
+            said.columns(columns)
+        if len(slow) and not ask.row.ports:  # ports would be looked at first
+            relaxed = Columns(ask, self._table, slow, checks or Checks(self._plugins()[0]))
+            said.columns(relaxed)
+            slow = self._promising(ask, relaxed, order)
         tried = list(self._on_trials(ask, slow, said))
         return self._best(ask, columns, tried, order) or said.message()
+
+    def _promising(self, ask: Ask, relaxed: Columns, order: Preempt) -> Rows:
+        """The rows where there is room at all: first where it would cost the least if everybody
+        could go alone, and nothing else counted."""
+        keys = order.order(relaxed.plans(ask.pod.created_s))
+        by_cost = np.lexsort((self._cluster.hashes[relaxed.rows], *reversed(keys)))
+        promising: Rows = relaxed.rows[by_cost]
+        return promising
 
     def _best(
         self, ask: Ask, columns: Columns | None, tried: list[Tried], order: Preempt
@@ -186,39 +199,51 @@ class Preemption:
 
     def _checks(self, ask: Ask) -> Checks | None:
         """What must be weighed, where columns can weigh it."""
-        if self._verdicts.is_wide(ask):
+        fit, devices, others = self._plugins()
+        if self._verdicts.is_wide(ask) or others or ask.row.ports:
             return None
-        fit, devices = None, 0
-        for number, plugin in self._verdicts.profile.filters:
-            if plugin.reads is not Reads.LOAD:
-                continue
-            if isinstance(plugin, NodeResourcesFit):
-                fit = (number, plugin)
-            elif isinstance(plugin, Devices):
-                devices = number
-            elif not isinstance(plugin, NodePorts) or ask.row.ports:
-                return None
         wants = wanted(ask.row.devices) if devices else ()
         if any(want.needs_ids for want in wants):
             return None
         tables = self._cluster.pools.tables
         known = tuple(want for want in wants if want.device_class in tables)
-        if any(tables[want.device_class].room.shape[1] > 64 for want in known):
+        if any(tables[want.device_class].room.shape[1] > WIDEST for want in known):
             return None
         return Checks(fit, known, devices)
 
+    def _plugins(self) -> tuple[tuple[int, NodeResourcesFit] | None, int, bool]:
+        """Of the filters that look at what pods use: the one for amounts, the number of the one
+        for devices, and whether there are others than the one for ports."""
+        fit, devices, others = None, 0, False
+        for number, plugin in self._verdicts.profile.filters:
+            if isinstance(plugin, NodeResourcesFit):
+                fit = (number, plugin)
+            elif isinstance(plugin, Devices):
+                devices = number
+            elif plugin.reads is Reads.LOAD and not isinstance(plugin, NodePorts):
+                others = True
+        return fit, devices, others
+
     # ---- on trials
 
-    def _on_trials(self, ask: Ask, rows: Iterable[int], said: "_Said") -> Iterator[Tried]:
-        budget = max(FEW, math.ceil(self._cluster.node_count / TENTH))
-        for row in rows:
-            if not budget:
+    def _on_trials(self, ask: Ask, rows: Rows, said: "_Said") -> Iterator[Tried]:
+        """Until enough would do, or WORK is done. If no row would do so far, the next search goes
+        on from there."""
+        enough = max(FEW, math.ceil(self._cluster.node_count / TENTH))
+        begin, self._turn = self._turn % max(len(rows), 1), 0
+        work = would_do = 0
+        for turn, row in enumerate(np.roll(rows, -begin).tolist()):
+            if would_do == enough or work > WORK:
+                said.add(LATER, rows[turn:])
+                self._turn = 0 if would_do else begin + turn
                 return
+            work += 1 + len(self._table.pods[row])
             found = self._weighed(ask, row)
             if found is None:
                 said.add(NO_VICTIMS, np.array([row]))
             elif isinstance(found, Tried):
-                budget -= 1
+                would_do += 1
+                work += len(found.victims)
                 yield found
             else:
                 said.codes(np.array([row]), np.array([found]))
@@ -312,6 +337,11 @@ class _Said:
         if len(rows):
             before = self._tallies.get(text, Tally(0, ()))
             self._tallies[text] = Tally(before.count + len(rows), ())
+
+    def columns(self, found: Columns) -> None:
+        """What the rows say where removing pods does not help."""
+        self.add(NO_VICTIMS, found.without)
+        self.codes(*found.kept_out)
 
     def codes(self, rows: Rows, codes: Ints) -> None:
         for code in np.unique(codes).tolist():
