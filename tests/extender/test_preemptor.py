@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bayplan.cli.main import main
+from bayplan.core.model.effects import Preempt
 from bayplan.core.state.laws import picture
 from bayplan.extender import preemptor
 from bayplan.kube.client import BUDGETS, EVENTS, NODES, PODS
@@ -17,7 +18,7 @@ from bayplan.kube.transport import MERGE_PATCH, Response
 from bayplan.local.virtual import run
 from bayplan.scheduler.config import Configuration, ExtenderSettings, JournalSettings
 from tests.conftest import differences
-from tests.extender.decisions import PRIORITIES, Json, Send, World, args_of, node, play, pod
+from tests.extender.decisions import PRIORITIES, Json, Send, World, node, play, pod
 from tests.scheduler.scripted import refused
 
 QUIET = Configuration(check_live_every=0)
@@ -378,18 +379,18 @@ def test_the_lease_is_lost_before_a_deletion_is_sent() -> None:
         term = 0
         world.service.fence.term = lambda: term
 
-        async def between(method: str, path: str, send: Send) -> Response:
-            nonlocal term
-            if method == "PATCH":
-                term = max(term, 1)
-            return await send()
+        decided = world.binds.preempt
 
-        world.transport.between = between
+        def preempt(effect: Preempt) -> None:
+            nonlocal term
+            decided(effect)
+            term = 1
+
+        world.binds.preempt = preempt  # type: ignore[method-assign]
         await refuse(world, made, times=1)
         await world.clock.sleep(1.0)
         assert await leaving(world) == []
-        said = (await world.get("low0"))["status"].get("conditions", [])
-        assert "DisruptionTarget" not in {condition["type"] for condition in said}
+        assert ("PATCH", PODS.path("default", "low0", "status")) not in world.transport.sent
         await world.clock.sleep(1.0)
         assert not world.engine.nominations.owners
         await refuse(world, made)
