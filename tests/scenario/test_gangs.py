@@ -7,9 +7,10 @@ import pytest
 from bayplan.core.engine.gang_deciding import TIMEOUT_S
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import Gang
+from bayplan.core.model.pods import AffinityTerm, Gang
+from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
-from bayplan.testing.world import World, pod
+from bayplan.testing.world import HOSTNAME, World, pod, terms
 
 RACK = "example.com/rack"
 
@@ -188,3 +189,55 @@ def test_a_gang_prefers_one_node_and_takes_more_where_it_must() -> None:
     assert len(set(world.running().values())) == 1
     world.submit("v", pods=6, gpus=1, gang=Gang("default/v", 6, near))
     assert len(world.running()) == 10
+
+
+def test_a_gang_that_is_complete_is_left_alone_while_one_more_waits() -> None:
+    world = World(a=2)
+    world.submit("m", pods=3, gpus=1, gang=train(2), controlled=True)
+    for _ in range(4):
+        world.wait(TIMEOUT_S)
+    assert len(world.running()) == 2
+    assert not effects_of(world, do.Evict)
+
+
+def test_members_that_are_going_do_not_count() -> None:
+    world = World(a=4)
+    for name in ("old-0", "old-1"):
+        world.see(pod(name, 1, node="a", gang=train(2), terminating=True))
+    world.submit("new-0", gpus=1, gang=train(2))
+    assert not world.running()
+    world.submit("new-1", gpus=1, gang=train(2))
+    assert world.running().keys() == {"new-0", "new-1"}
+
+
+def test_a_lower_minimum_starts_the_gang_at_once() -> None:
+    world = World(a=4)
+    world.submit("m", pods=2, gpus=1, gang=train(3))
+    world.wait(2)
+    world.wait(2)
+    for name in ("m-0", "m-1"):
+        world.see(pod(name, 1, gang=train(2)))
+    assert world.running().keys() == {"m-0", "m-1"}
+
+
+def test_a_gang_looks_elsewhere_when_the_node_of_its_victim_vanishes() -> None:
+    world = World(a=1, b=1, c=1)
+    world.submit("keep", gpus=1, priority=5)
+    world.submit("v", pods=2, gpus=1)
+    world.submit("m", pods=2, gpus=1, gang=train(2), priority=10)
+    gone = world.running()["v-1"]
+    world.tell(on.NodeGone(gone))
+    world.finish("v-1")
+    world.finish("v-0")
+    for _ in range(5):
+        world.wait(20)
+    assert "keep" in [each.name for e in effects_of(world, do.Preempt) for each in e.victims]
+
+
+def test_a_search_that_cannot_succeed_ends() -> None:
+    away = AffinityTerm(Selector((Requirement("app", "In", ("a",)),)), HOSTNAME, ("default",))
+    world = World({f"n{at}": 8 for at in range(10)})
+    facts = {"labels": {"app": "a"}, "terms": terms(anti_affinity=(away,))}
+    world.submit("m", pods=40, gpus=1, gang=train(40), **facts)
+    assert not world.running()
+    assert "10 of 40 members fit" in said(world)["m-0"]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import AffinityTerm, Pod
+from bayplan.core.model.pods import AffinityTerm, HostPort, Pod
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
 from bayplan.testing.world import HOSTNAME, World, cards, pod, terms
@@ -183,3 +183,52 @@ def test_a_pod_whose_place_can_never_be_looks_elsewhere() -> None:
     world.node("a", 1, unschedulable=True)
     world.see(pod("high", 1, priority=10, nominated="a"))
     assert victims(world) == ["low-b"]
+
+
+def test_places_that_exclude_each_other_are_not_promised_twice() -> None:
+    world = full()
+    ports = (HostPort("TCP", 80, "0.0.0.0"),)
+    world.submit("high", pods=3, gpus=1, priority=10, ports=ports)
+    assert len(victims(world)) == 2  # one on each node; the third has to wait
+    for name in victims(world):
+        world.finish(name)
+    assert sum(name.startswith("high") for name in world.running()) == 2
+
+
+def test_devices_of_pods_that_left_are_free() -> None:
+    world = World()
+    world.node("a", 4, **cards(100, 100, 100, 100, name="a"))
+    world.submit("v", pods=4, gpus=1, started_s=5.0)
+    world.submit("first", gpus=1, priority=10)  # from now on the pods are known as columns
+    world.finish(victims(world)[0])
+    for name in ("v-0", "v-1", "v-2", "v-3"):
+        if name in world.running():
+            world.finish(name)
+    world.submit("w", pods=3, gpus=1, started_s=5.0)
+    world.submit("second", gpus=1, priority=10)
+    assert len(victims(world)) == 2
+
+
+def test_room_that_is_given_up_wakes_others() -> None:
+    world = World(a=1)
+    world.submit("v", gpus=1)
+    world.submit("high", gpus=1, priority=10)
+    world.submit("low", gpus=1)
+    world.node("b", 1)
+    world.wait(2)
+    assert world.running()["high"] == "b"
+    world.finish("v")
+    world.wait(2)
+    assert world.running()["low"] == "a"
+
+
+def test_a_victim_that_two_count_on_is_deleted_for_the_one_that_is_left() -> None:
+    world = World(a=2)
+    world.submit("v", gpus=2)
+    world.submit("one", gpus=1, priority=10)
+    world.submit("two", gpus=1, priority=10)
+    assert victims(world) == ["v"]
+    world.tell(on.PodGone("uid-one"))
+    world.tell(on.VictimSpared("uid-v", "nobody needs it", "uid-one"))
+    assert victims(world) == ["v", "v"]
+    assert [effect.pod.name for effect in effects_of(world, do.Preempt)] == ["one", "two"]

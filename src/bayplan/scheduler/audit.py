@@ -11,7 +11,8 @@ from itertools import chain, islice
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayplan.core.engine.engine import Engine, same_to_us
+from bayplan.core.engine.alike import same_to_us
+from bayplan.core.engine.engine import Engine
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster

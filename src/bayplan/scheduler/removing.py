@@ -116,7 +116,7 @@ class Removals:
         check = self._fence.of_now()
         for victim in effect.victims:
             if not self._accepting:
-                self._inbox.add(on.VictimSpared(victim.uid, STOPPING))
+                self._inbox.add(on.VictimSpared(victim.uid, STOPPING, effect.pod.uid))
                 continue
             known = self._known.get(victim.uid)
             if known is None or known.preemptor is None:
@@ -144,7 +144,7 @@ class Removals:
         for removal in self._for.pop(uid, ()):
             if self._is_current(removal):
                 del self._known[removal.pod.uid]
-                self._inbox.add(on.VictimSpared(removal.pod.uid, NO_NEED))
+                self._inbox.add(on.VictimSpared(removal.pod.uid, NO_NEED, uid))
 
     def tick(self, now: float) -> None:
         """Those whose pause is over get their turn."""
@@ -312,7 +312,7 @@ class Removals:
             log.warning("pod %s is not evicted: %s", pod.key, why)
             return
         log.warning("pod %s is not deleted for pod %s: %s", pod.key, preemptor.key, why)
-        self._inbox.add(on.VictimSpared(pod.uid, why))
+        self._inbox.add(on.VictimSpared(pod.uid, why, preemptor.uid))
 
     def _drop(self, removal: Removal) -> None:
         del self._known[removal.pod.uid]

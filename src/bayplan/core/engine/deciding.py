@@ -11,6 +11,7 @@ from bayplan.core.engine.preempting import KEPT, Preempting, Rooms, fits
 from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
+from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
@@ -93,9 +94,11 @@ class Deciding:
             self._waiting.rest(waiter, now)
             refusal = Refusal(why, {}, frozenset(EventKind), self._cluster.version)
             return [do.Refuse(ask.pod, refusal)], False
-        self._nominations.forget(ask.pod.uid)
+        kept = self._nominations.forget(ask.pod.uid)
         self._queue.assume(self._queue.dequeue(ask.pod.uid))
         self._waiting.wake((EventKind.POD_PLACED,), now)
+        if kept:  # it may be elsewhere
+            self._waiting.wake((EventKind.POD_GONE,), now)
         return [do.Bind(placement, picked)], True
 
     def _refuse(
@@ -104,13 +107,16 @@ class Deciding:
         """It fits nowhere. Perhaps others go for it; if not, it and its equals wait."""
         pod = waiter.pod
         refusal = explain.refusal(self._verdicts[pod.scheduler], ask, self._cluster.version)
-        found = self._preempting.plan(ask, home)
+        found, placed = self._find_room(ask, home)
         if isinstance(found, Plan):
+            assert placed is not None
             row = self._cluster.rows[found.node]
             effects = self._preempting.displace(pod, row, now)
             if found.gone:
-                return effects + self._preempt(waiter, ask, found, refusal, now), True
+                return effects + self._preempt(waiter, placed, found, refusal, now), True
             return effects + self._take(waiter, ask, row, None, now)[0], True
+        if found == KEPT:
+            refusal = replace(refusal, helped_by=frozenset(EventKind))
         if found is not None:
             refusal = replace(refusal, more=f"preemption: {found}")
         had = pod.uid in self._nominations.owners
@@ -119,6 +125,7 @@ class Deciding:
             waiter.pod = replace(pod, nominated="")
         if had != (pod.uid in self._nominations.owners):
             self._queue.requeue(waiter, now)
+            self._waiting.wake((EventKind.POD_GONE,), now)
         news = [member.pod for member in self._waiting.refuse(waiter, refusal, now)]
         if lost:
             news = [waiter.pod, *(each for each in news if each is not waiter.pod)]
@@ -127,12 +134,27 @@ class Deciding:
         ]
         return list(told), lost
 
+    def _find_room(self, ask: Ask, home: int) -> tuple[Plan | str | None, Placement | None]:
+        """A plan that is in the way of nobody who is promised a place, and where the pod would be;
+        or why there is none."""
+        within = self._cluster.alive[: self._cluster.height].copy()
+        for _ in range(HARMLESS):
+            found = self._preempting.plan(ask, home, within)
+            if not isinstance(found, Plan):
+                return found, None
+            row = self._cluster.rows[found.node]
+            placed = self._preempting.without(ask, row, found.gone)
+            if placed is not None and not self._preempting.spoils(placed, found.gone):
+                return found, placed
+            within[row] = False
+            if not within.any():
+                break
+        return KEPT, None
+
     def _preempt(
-        self, waiter: Waiter, ask: Ask, plan: Plan, refusal: Refusal, now: float
+        self, waiter: Waiter, placed: Placement, plan: Plan, refusal: Refusal, now: float
     ) -> list[do.Effect]:
         pod, row = waiter.pod, self._cluster.rows[plan.node]
-        placed = self._preempting.without(ask, row, plan.gone)
-        assert placed is not None, f"the plan for {pod.key} was proven"
         self._nominations.keep(placing.holding(placed), row, pod.uid)
         effects = self._preempting.doom(pod, plan.node, plan.gone, pod.uid)
         waiter.pod = replace(pod, nominated=plan.node)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from msgspec.structs import replace
 
 from bayplan.core.engine import doubts
+from bayplan.core.engine.alike import group_key, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.nominations import Nominations
@@ -26,7 +27,6 @@ from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.state.cluster import Cluster, Resident
-from bayplan.core.state.terms import Namespaces
 from bayplan.core.state.waiting import Rests, Waiter, Waiting
 
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
@@ -89,8 +89,8 @@ class Engine:
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
-            case on.VictimSpared(uid):
-                self._spared(uid, now)
+            case on.VictimSpared(uid, _, preemptor):
+                return self._spared(uid, preemptor, now)
             case on.PodUnreadable(uid, node):
                 effects = self._gone(uid, now)
                 self._close(uid, node)
@@ -102,6 +102,7 @@ class Engine:
             case on.NodeGone(name):
                 if name in self.cluster.rows:
                     self.cluster.remove_node(name)
+                    self._lost_with_node(now)
                     # Its pods and its domain no longer count for spread and affinity.
                     self.waiting.wake((EventKind.POD_GONE, EventKind.NODE_CHANGED), now)
             case _:
@@ -155,7 +156,10 @@ class Engine:
         self._unkeep(pod.uid, now)
         waiter = self.dequeue(pod.uid)  # it keeps its place in the queue and its back-off
         waiter.pod = pod
-        return self._queue(waiter, now)
+        effects = self._queue(waiter, now)
+        if pod.gang is not None and pod.uid in self.waiting.pods:  # its gang may be another now
+            self.waiting.rouse(pod.uid, now)
+        return effects
 
     def _is_ours(self, pod: Pod) -> bool:
         """Whether the pod, not bound, is ours to place."""
@@ -210,11 +214,11 @@ class Engine:
         if uid in self.cluster.pods:
             self.cluster.remove(uid)
             self.waiting.wake((EventKind.POD_GONE,), now)
-            self._rouse(self.nominations.gone(uid), now)
         else:
             self._forget_unplaced(uid, now)
             if self.cluster.orphan(uid) is not None:
                 self.cluster.remove(uid)
+        self._rouse(self.nominations.gone(uid), now)
         return []
 
     def _queue(self, waiter: Waiter, now: float) -> list[do.Effect]:
@@ -302,17 +306,31 @@ class Engine:
         if self.nominations.forget(uid):
             self.waiting.wake((EventKind.POD_GONE,), now)
 
+    def _lost_with_node(self, now: float) -> None:
+        """Victims whose node went are in nobody's way any more."""
+        for uid in [uid for uid in self.nominations.doomed if uid not in self.cluster.pods]:
+            self._rouse(self.nominations.gone(uid), now)
+
     def _rouse(self, uids: Iterable[str], now: float) -> None:
         for uid in uids:
             if uid in self.waiting.pods:
                 self.waiting.rouse(uid, now)
 
-    def _spared(self, uid: str, now: float) -> None:
-        """A victim stays: whoever it was to go for looks elsewhere."""
+    def _spared(self, uid: str, preemptor: str, now: float) -> list[do.Effect]:
+        """A victim stays: whoever it was to go for looks elsewhere. If that one is no more, but
+        others count on it too, it has to be deleted for them."""
+        owners = self.nominations.doomed.get(uid, {})
+        owner = self.nominations.owners.get(preemptor, preemptor)
+        if preemptor and owner not in owners and uid in self.cluster.pods:
+            for other, who in self.nominations.owners.items():
+                if who in owners and other in self.waiting.pods:
+                    pod, victim = self.waiting.pods[other][0].pod, self.cluster.pods[uid].pod
+                    return [do.Preempt(pod, pod.nominated, (victim,))]
         pods = [each for each in self.nominations.given_up(uid) if each in self.waiting.pods]
         self.waiting.wake((EventKind.POD_GONE,), now)
         for each in pods:
             self.requeue(self.waiting.pods[each][0], now)
+        return []
 
     # ---- nodes
 
@@ -419,12 +437,22 @@ class Engine:
                 self.order.started(waiter.pod, waiter.sort)
                 effects += self._deciding.decide(waiter, now)
             except Exception as error:
-                self.waiting.rest(waiter, now)
-                effects.append(self._park(waiter.pod, error))
+                effects += self._failed(waiter, error, now)
         if self._reports:
             effects += self._reports
             self._reports.clear()
         return effects
+
+    def _failed(self, waiter: Waiter, error: Exception, now: float) -> list[do.Effect]:
+        """A decision went wrong: whoever it was about rests, and nothing is kept for nobody."""
+        _, group = self.waiting.pods[waiter.pod.uid]
+        members = list(group.members.values()) if waiter.pod.gang is not None else [waiter]
+        for member in members:
+            self.waiting.rest(member, now)
+        for uid in list(self.cluster.holds.rows):
+            if uid not in self.nominations.owners and uid not in self.offers.until:
+                self.cluster.holds.release(uid)
+        return [self._park(waiter.pod, error)]
 
     def _park(self, pod: Pod, error: Exception) -> do.Park:
         self.plugin_errors += 1
@@ -454,39 +482,3 @@ def check_together(profiles: Sequence[Profile]) -> None:
     orders = {type(profile.order).__name__ for profile in profiles}
     if len(orders) != 1:
         raise ProfileError(f"profiles: all must enable the same order plugin, not {sorted(orders)}")
-
-
-def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
-    """What pods must share to get the same verdict; labels count only through the terms."""
-    pod, own = waiter.pod, waiter.own
-    concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
-    if own is None:
-        return (pod.row, pod.scheduler, pod.priority, pod.preempts, concerning)
-    itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
-    itself += [term.counts(pod, namespaces) for _, term in own.affinity]
-    return (
-        pod.row,
-        pod.scheduler,
-        pod.priority,
-        pod.preempts,
-        concerning,
-        own.terms,
-        tuple(itself),
-    )
-
-
-def same_to_us(old: Pod, new: Pod) -> bool:
-    """Whether nothing that the engine reads has changed."""
-    return (
-        old.row == new.row
-        and old.labels == new.labels
-        and old.terms == new.terms
-        and old.priority == new.priority
-        and old.gates == new.gates
-        and old.terminating == new.terminating
-        and old.scheduler == new.scheduler
-        and old.node == new.node
-        and old.held == new.held
-        and old.gang == new.gang
-        and old.preempts == new.preempts
-    )

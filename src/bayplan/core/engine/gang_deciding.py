@@ -4,7 +4,7 @@ Members that are placed already count. Where the rest does not fit, others may g
 member keeps the place that it would have, until they are gone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -64,11 +64,18 @@ class GangDeciding:
         self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
         self._nominations, self._queue = rooms.nominations, rooms.queue
         self._preempting = preempting
+        # What became of gangs, by shape, as long as the cluster stays as it is.
+        self._refused: dict[Hashable, tuple[gangs.Placed, str | None]] = {}
+        self._version = -1
 
     def decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         turn = self._turn(waiter)
         if len(turn.members) < turn.missing:
             return self._incomplete(turn, now)
+        shape = self._shape(turn)
+        known = self._refused.get(shape) if self._version == self._cluster.version else None
+        if known is not None:  # an equal one was refused a moment ago, and nothing has happened
+            return self._refuse(turn, *known, now)
         promised = self._preempting.promised(turn.pods)
         with self._cluster.trial() as trial:  # places that are kept for members are theirs
             homes = self._homes(turn)
@@ -77,11 +84,15 @@ class GangDeciding:
             if placed.ok and harmless:
                 trial.keep()
         if not placed.ok:
-            return self._refuse(turn, placed, now)
+            plan = self._plan(turn)
+            if shape is not None and not isinstance(plan, GangPlan):
+                self._remember(shape, placed, plan)
+            return self._refuse(turn, placed, plan, now)
         if not harmless:
             kept = Refusal(KEPT, {}, frozenset(EventKind), self._cluster.version)
             return self._told(turn, kept, now)
         effects: list[do.Effect] = []
+        turn.group.since = -1.0
         for placement in placed.placements:
             self._nominations.forget(placement.pod.uid)
             self._queue.assume(self._queue.dequeue(placement.pod.uid))
@@ -97,7 +108,10 @@ class GangDeciding:
         _, group = self._waiting.pods[pod.uid]
         members = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
         minimum = max(each.pod.gang.minimum for each in members if each.pod.gang is not None)
-        here = len(self._cluster.census.gangs.get(pod.gang.key, ()))
+        placed = [
+            self._cluster.pods[uid].pod for uid in self._cluster.census.gangs.get(pod.gang.key, ())
+        ]
+        here = sum(not each.terminating for each in placed)
         verdicts = self._verdicts[pod.scheduler]
         return Turn(pod.gang.key, group, tuple(members), here, minimum, verdicts)
 
@@ -115,8 +129,9 @@ class GangDeciding:
         there = turn.here + len(turn.members)
         text = f"gang {turn.key} is not complete: {there} of {turn.minimum} members are here"
         tallies = {INCOMPLETE: Tally(0, ())}
-        refusal = Refusal(text, tallies, frozenset(), self._cluster.version)
-        self._unkeep(turn)
+        helped = frozenset({EventKind.POD_PLACED})  # perhaps by another scheduler
+        refusal = Refusal(text, tallies, helped, self._cluster.version)
+        self._unkeep(turn, now)
         if turn.group.since < 0:
             turn.group.since = now
         if now < turn.group.since + INCOMPLETE_S:
@@ -124,20 +139,39 @@ class GangDeciding:
             return []
         return self._told(turn, refusal, now)
 
-    def _unkeep(self, turn: Turn) -> None:
-        for pod in turn.pods:
-            self._nominations.forget(pod.uid)
+    def _unkeep(self, turn: Turn, now: float) -> None:
+        kept = [pod.uid for pod in turn.pods if self._nominations.forget(pod.uid)]
+        if kept:
+            self._waiting.wake((EventKind.POD_GONE,), now)
 
     def _told(self, turn: Turn, refusal: Refusal, now: float) -> list[do.Effect]:
         news = self._waiting.refuse_gang(turn.group, refusal, now)
         return [do.Refuse(member.pod, refusal) for member in news]
 
-    def _refuse(self, turn: Turn, placed: gangs.Placed, now: float) -> list[do.Effect]:
+    def _shape(self, turn: Turn) -> Hashable:
+        """What gangs must share to be refused alike; None where that cannot be said."""
+        concerning = self._cluster.terms.concerning
+        for pod in turn.pods:
+            if pod.terms is not None or pod.row.claims or pod.nominated or concerning(pod):
+                return None
+            if pod.uid in self._nominations.owners:
+                return None
+        members = tuple((pod.row, pod.priority, pod.preempts) for pod in turn.pods)
+        return (turn.verdicts.profile.name, turn.missing, members)
+
+    def _remember(self, shape: Hashable, placed: gangs.Placed, plan: str | None) -> None:
+        if self._version != self._cluster.version:
+            self._refused.clear()
+            self._version = self._cluster.version
+        self._refused[shape] = (placed, plan)
+
+    def _refuse(
+        self, turn: Turn, placed: gangs.Placed, plan: GangPlan | str | None, now: float
+    ) -> list[do.Effect]:
         why = placed.refusal
         assert why is not None
         count = turn.here + len(placed.placements)
         more = f"gang {turn.key}: {count} of {turn.minimum} members fit."
-        plan = self._plan(turn)
         if isinstance(plan, GangPlan):
             return self._preempt(turn, plan, replace(why, more=more), now)
         if plan is not None:
@@ -149,17 +183,17 @@ class GangDeciding:
         """Members that have run without the others for too long make room, if somebody would make
         them anew."""
         group = turn.group
-        if not turn.here:
+        if not turn.here or turn.here >= turn.minimum:
             group.since = -1.0
             if not self._nominations.waits(turn.key):
-                self._unkeep(turn)
+                self._unkeep(turn, now)
             return []
         if group.since < 0:
             group.since = now
         if now < group.since + TIMEOUT_S:
             return []
         group.since = now
-        self._unkeep(turn)
+        self._unkeep(turn, now)
         members = [self._cluster.pods[uid].pod for uid in self._cluster.census.gangs[turn.key]]
         words = f"gang {turn.key}: {turn.here} of {turn.minimum} members have a place"
         going = [pod for pod in members if pod.controlled and not pod.terminating]
@@ -174,8 +208,9 @@ class GangDeciding:
             return None
         if not all(pod.preempts for pod in turn.pods):
             return NEVER
-        if self._nominations.waits(turn.key):
+        if self._nominations.waits(turn.key) or any(map(self._preempting.is_awaited, turn.pods)):
             return TERMINATING
+        promised = self._preempting.promised(turn.pods)
         placements: list[Placement] = []
         victims: dict[str, Victim] = {}
         why = ""
@@ -193,6 +228,8 @@ class GangDeciding:
                     placements.append(found)
             if len(placements) < turn.missing:
                 return why
+            if not self._preempting.stand(promised):
+                return KEPT
             return GangPlan(tuple(placements), self._unspared(turn, placements, victims))
 
     def _make_room(self, turn: Turn, pod: Pod, victims: dict[str, Victim]) -> Placement | str:
@@ -223,9 +260,8 @@ class GangDeciding:
         for victim in sorted(victims.values(), key=lambda each: importance(each.pod)):
             gang = victim.pod.gang
             units.setdefault(victim.pod.uid if gang is None else gang.key, []).append(victim)
-        everywhere = any(pod.terms is not None for pod in turn.pods) or bool(
-            self._cluster.terms.terms
-        )
+        concerning = self._cluster.terms.concerning
+        everywhere = any(pod.terms is not None or concerning(pod) for pod in turn.pods)
         going: list[Victim] = []
         for unit in units.values():
             nodes = {victim.node for victim in unit}

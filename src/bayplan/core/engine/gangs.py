@@ -29,7 +29,8 @@ from bayplan.core.state.view import View
 
 MOST_DOMAINS = 8
 MOST_TRIES = 512  # placements before the last domain is begun; 0.1 ms each
-MOST_STEPS = 400  # placements that the search may try
+MOST_STEPS = 400  # of the search
+MOST_SEARCHED = 64  # members; larger gangs are not searched for
 BRANCHES = 6  # nodes that it tries for each member
 
 
@@ -82,7 +83,7 @@ class _Placing:
         if len(found) < self._minimum and not self._alike:
             by_size = sorted(self._pods, key=self._size, reverse=True)
             found = self._attempt(by_size, self._minimum, None, tight=True) or found
-            if len(found) < self._minimum:
+            if len(found) < self._minimum and len(self._pods) <= MOST_SEARCHED:
                 found = self._search(by_size) or found
         return self._placed(found)
 
@@ -217,16 +218,14 @@ class _Placing:
         """`put_off`: how many of the last pods are there because they did not fit before."""
         if len(found) >= self._minimum:
             return True
-        if len(found) + len(pods) < self._minimum:
+        self._steps += 1
+        if len(found) + len(pods) < self._minimum or self._steps > MOST_STEPS:
             return False
         pod, rest, profile = pods[0], pods[1:], self._verdicts.profile
         with asking(self._verdicts, pod) as ask:
             verdict = self._verdict(ask, None)
             rows = [row for row in self._tightest(ask, verdict)[:BRANCHES] if verdict[row] >= 0]
             for row in rows:
-                self._steps += 1
-                if self._steps > MOST_STEPS:
-                    return False
                 with self._cluster.trial() as trial:
                     placed = placing.placement(self._cluster, profile, ask, row)
                     if placing.reserve(self._cluster, profile, ask, placed) is None:

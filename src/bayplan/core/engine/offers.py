@@ -250,6 +250,7 @@ class Offers:
         if pod.uid in cluster.pods or self.home(pod.uid) in names:
             return []
         nominations.forget(pod.uid)  # the other scheduler rules its place out
+        self.forget(pod.uid)
         found = self._room(pod, names)
         if found is None:
             return []

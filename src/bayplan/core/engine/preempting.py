@@ -19,6 +19,7 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask
+from bayplan.core.state.arrays import Mask
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 from bayplan.core.state.waiting import Waiter, Waiting
@@ -54,14 +55,32 @@ def fits(verdicts: Verdicts, ask: Ask, row: int) -> bool:
     return bool(verdicts.passes(ask, view)[0])
 
 
+def concern(one: Pod, other: Pod) -> bool:
+    """Whether either could be in the way of the other by host ports or terms, roughly."""
+    ports = {(port.protocol, port.port) for port in one.row.ports}
+    if any((port.protocol, port.port) in ports for port in other.row.ports):
+        return True
+    return _looks_at(one, other) or _looks_at(other, one)
+
+
+def _looks_at(one: Pod, other: Pod) -> bool:
+    terms = one.terms
+    if terms is None:
+        return False
+    about = [each.selector for each in terms.spread]
+    about += [each.selector for each in (*terms.affinity, *terms.anti_affinity)]
+    return any(each is not None and each.matches(other.labels) for each in about)
+
+
 class Preempting:
     def __init__(self, rooms: Rooms) -> None:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
         self._nominations, self._queue = rooms.nominations, rooms.queue
 
-    def plan(self, ask: Ask, home: int) -> Plan | str | None:
-        """Who would have to go for the pod; or why that is not to be; None where nobody ever is."""
+    def plan(self, ask: Ask, home: int, within: Mask) -> Plan | str | None:
+        """Who would have to go for the pod; or why that is not to be; None where nobody ever is.
+        `within`: the rows that come into question."""
         pod = ask.pod
         if self._verdicts[pod.scheduler].profile.preempt is None:
             return None
@@ -71,13 +90,30 @@ class Preempting:
             if home < 0:
                 self._claim(ask, row, leaving)
             return TERMINATING
-        return self._preemption[pod.scheduler].plan(ask)
+        return self._preemption[pod.scheduler].plan(ask, None if within.all() else within)
 
     def _may_help(self, ask: Ask, row: int) -> bool:
         """Whether anybody's going would make the row fit."""
         verdicts = self._verdicts[ask.pod.scheduler]
         verdict = verdicts.refusals(ask, View(self._cluster))
         return bool(explain.preemption_helps(verdicts, ask, verdict)[row])
+
+    def is_awaited(self, pod: Pod) -> bool:
+        """Whether others are about to go for the pod, as far as the API server tells."""
+        row = self._cluster.rows.get(pod.nominated, -1)
+        return row >= 0 and pod.uid not in self._nominations and bool(self._leaving(pod, row))
+
+    def spoils(self, placed: Placement, gone: Iterable[Pod]) -> bool:
+        """Whether the pod would be in the way of somebody, not less important, who is promised a
+        place, once the others are gone."""
+        promised = self.promised([placed.pod])
+        if not promised:
+            return False
+        with self._cluster.trial():
+            for pod in gone:
+                self._cluster.remove(pod.uid)
+            self._cluster.place(placing.holding(placed), placed.node)
+            return not self.stand(promised)
 
     def _leaving(self, pod: Pod, row: int) -> list[Pod]:
         """Less important pods that are about to go from the row for another."""
@@ -100,6 +136,9 @@ class Preempting:
         """Where the pod would be on the row, and with which devices, were the others gone."""
         verdicts = self._verdicts[ask.pod.scheduler]
         with self._cluster.trial():
+            for held in self._cluster.holds.on(row):
+                if held.priority < ask.pod.priority:
+                    self._cluster.holds.release(held.uid)
             for pod in leaving:
                 self._cluster.remove(pod.uid)
             if not fits(verdicts, ask, row):
@@ -120,8 +159,11 @@ class Preempting:
         mine = {pod.uid for pod in newcomers}
         kept = [uid for uid in self._nominations.owners if uid in self._nominations]
         pods = [self._waiting.pods[uid][0].pod for uid in kept if uid not in mine]
-        fussy = bool(self._cluster.terms.terms)
-        pods = [each for each in pods if each.priority >= most and (fussy or each.row.ports)]
+        pods = [
+            each
+            for each in pods
+            if each.priority >= most and any(concern(each, newcomer) for newcomer in newcomers)
+        ]
         return [each for each in pods if self._would_fit(each)]
 
     def stand(self, promised: Sequence[Pod]) -> bool:
@@ -135,7 +177,8 @@ class Preempting:
         with self._cluster.trial():
             row = self._nominations.release(pod.uid)
             for uid in [uid for uid, owners in doomed.items() if owner in owners]:
-                self._cluster.remove(uid)
+                if uid in self._cluster.pods:
+                    self._cluster.remove(uid)
             with asking(verdicts, pod) as ask:
                 return fits(verdicts, ask, row)
 

@@ -45,6 +45,7 @@ NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
 LATER = "node(s) were not looked at this time"
 FEW, TENTH = 100, 10  # nodes that will do: kube-scheduler's least number, and part of all
+MOST_LEAVING = 200  # pods that are about to go; with more, they count as everybody else does
 WORK = 3_000  # pods that are removed and put back on trials for one pod: some 0.1 s
 
 
@@ -55,7 +56,7 @@ class Plan(Struct, frozen=True):
     node: str
     victims: tuple[Pod, ...] = ()  # the most important first
     violations: int = 0  # victims whose removal breaks a budget
-    leaving: tuple[Pod, ...] = ()  # of that node, who are about to go already
+    leaving: tuple[Pod, ...] = ()  # who are about to go already, and must
 
     @property
     def gone(self) -> tuple[Pod, ...]:
@@ -94,7 +95,8 @@ class Preemption:
         with cluster.trial():
             if self._release(ask.pod) and (row := self._best_row(ask, within)) >= 0:
                 return Plan(cluster.name(row))
-            leaving = [cluster.pods[uid] for uid in self._doomed if uid in cluster.pods]
+            going = [cluster.pods[uid] for uid in self._doomed if uid in cluster.pods]
+            leaving = going if len(going) <= MOST_LEAVING else []
             for resident in leaving:
                 cluster.remove(resident.pod.uid)
             if leaving and (row := self._best_row(ask, within)) >= 0:
@@ -103,8 +105,13 @@ class Preemption:
                 plan = self._weigh(ask, self._refusals(ask, within), order)
         if isinstance(plan, str):
             return plan
-        there = cluster.rows[plan.node]
-        return replace(plan, leaving=tuple(each.pod for each in leaving if each.row == there))
+        row = cluster.rows[plan.node]
+        here = tuple(each.pod for each in leaving if each.row == row)
+        with cluster.trial():
+            self._release(ask.pod)
+            if not self._proves(ask, row, (*plan.victims, *here)):  # others matter by their terms
+                here = tuple(each.pod for each in leaving)
+        return replace(plan, leaving=here)
 
     def _refusals(self, ask: Ask, within: Mask | None) -> Ints:
         verdict = self._verdicts.refusals(ask, View(self._cluster))

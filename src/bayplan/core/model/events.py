@@ -117,6 +117,7 @@ class VictimSpared(Struct, frozen=True, gc=False):
 
     uid: str
     why: str
+    preemptor: str = ""  # the uid of the pod that it was to go for, where that is known
 
 
 class PodExpected(Struct, frozen=True, gc=False):

@@ -75,6 +75,7 @@ class Removable:
         count = len(pods)
         self.pods[row] = pods
         self.priority[row, count:] = NOBODY
+        self.start[row, count:] = self.saved[row, count:] = 0.0
         self.priority[row, :count] = [pod.priority for pod in pods]
         self.start[row, :count] = [start_of(pod) for pod in pods]
         self.saved[row, :count] = [pod.saved_s for pod in pods]
@@ -91,6 +92,7 @@ class Removable:
         positions = table.positions[row]
         pods = self.pods[row]
         self.held[name][row, : len(pods)] = [bits_of(pod, name, positions) for pod in pods]
+        self.held[name][row, len(pods) :] = 0
         kept = np.uint64(0)
         for pod in self.cluster.holds.on(row):
             kept |= bits_of(pod, name, positions)

@@ -1,0 +1,43 @@
+"""Which pods would get the same verdict, and which changes of a pod change nothing."""
+
+from collections.abc import Hashable
+
+from bayplan.core.model.pods import Pod
+from bayplan.core.state.terms import Namespaces
+from bayplan.core.state.waiting import Waiter
+
+
+def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
+    """What pods must share to get the same verdict; labels count only through the terms."""
+    pod, own = waiter.pod, waiter.own
+    concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
+    if own is None:
+        return (pod.row, pod.scheduler, pod.priority, pod.preempts, concerning)
+    itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
+    itself += [term.counts(pod, namespaces) for _, term in own.affinity]
+    return (
+        pod.row,
+        pod.scheduler,
+        pod.priority,
+        pod.preempts,
+        concerning,
+        own.terms,
+        tuple(itself),
+    )
+
+
+def same_to_us(old: Pod, new: Pod) -> bool:
+    """Whether nothing that the engine reads has changed."""
+    return (
+        old.row == new.row
+        and old.labels == new.labels
+        and old.terms == new.terms
+        and old.priority == new.priority
+        and old.gates == new.gates
+        and old.terminating == new.terminating
+        and old.scheduler == new.scheduler
+        and old.node == new.node
+        and old.held == new.held
+        and old.gang == new.gang
+        and old.preempts == new.preempts
+    )
