@@ -102,14 +102,14 @@ BUGS = (
     ),
     Bug(
         "claims-wake-nobody",
-        ENGINE,
+        "core/engine/facts.py",
         "if storage.set_claim(claim.key, claim):",
         "if storage.set_claim(claim.key, claim) and False:",
         "a claim that changes wakes the pods that name it",
     ),
     Bug(
         "volumes-wake-nobody",
-        ENGINE,
+        "core/engine/facts.py",
         "if storage.set_volume(volume.name, volume):",
         "if storage.set_volume(volume.name, volume) and False:",
         "a volume that changes wakes the pods whose claims name it",
@@ -184,7 +184,7 @@ DEVICE_BUGS = (
     ),
     Bug(
         "holding-not-compared",
-        ENGINE,
+        "core/engine/alike.py",
         "and old.held == new.held",
         "and True",
         "what the node side says moves what is held",

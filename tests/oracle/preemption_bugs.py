@@ -167,15 +167,15 @@ BUGS = (
     Bug(
         "ports-in-columns",
         PREEMPTION,
-        "elif not isinstance(plugin, NodePorts) or ask.row.ports:",
-        "elif not isinstance(plugin, NodePorts):",
+        "if self._verdicts.is_wide(ask) or others or ask.row.ports:",
+        "if self._verdicts.is_wide(ask) or others:",
         "columns know nothing of ports",
     ),
     Bug(
         "terms-in-columns",
         PREEMPTION,
-        "if self._verdicts.is_wide(ask):",
-        "if False:",
+        "if self._verdicts.is_wide(ask) or others or ask.row.ports:",
+        "if others or ask.row.ports:",
         "columns know nothing of affinity and spread",
     ),
     Bug(
@@ -188,8 +188,8 @@ BUGS = (
     Bug(
         "nobody-to-remove-is-not-helpful",
         PREEMPTION,
-        "said.add(NO_VICTIMS, columns.without)",
-        "said.add(NOT_HELPFUL, columns.without)",
+        "self.add(NO_VICTIMS, found.without)",
+        "self.add(NOT_HELPFUL, found.without)",
         "kube-scheduler has words of its own for that",
     ),
     Bug(

@@ -111,7 +111,8 @@ class GangDeciding:
         placed = [
             self._cluster.pods[uid].pod for uid in self._cluster.census.gangs.get(pod.gang.key, ())
         ]
-        here = sum(not each.terminating for each in placed)
+        doomed = self._nominations.doomed
+        here = sum(not each.terminating and each.uid not in doomed for each in placed)
         verdicts = self._verdicts[pod.scheduler]
         return Turn(pod.gang.key, group, tuple(members), here, minimum, verdicts)
 
