@@ -15,7 +15,7 @@ from bayplan.scheduler.feed import PodSink
 from bayplan.scheduler.writer import Writer
 from tests.fake.simulation import play
 
-SEEDS = range(12)
+SEEDS = range(60)
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
