@@ -44,7 +44,7 @@ def enabled(point: str, *names: str, **weights: int) -> dict[str, PluginSet]:
         (ProfileConfig(plugins=enabled("filter", "NodeName")), "NodeName is enabled twice"),
         (ProfileConfig(plugins=enabled("order", "NamespaceShare")), "exactly one"),
         (ProfileConfig(plugins=enabled("permit", "NodeName")), "no method permit"),
-        (ProfileConfig(plugins=enabled("preempt", "NodeName")), "no method victims"),
+        (ProfileConfig(plugins=enabled("preempt", "NodeName")), "no method order"),
         (ProfileConfig(plugins=enabled("bind", "NodeName")), "no method bind"),
         (
             ProfileConfig(plugins={"filter": PluginSet(disabled=(Enabled("NodePort"),))}),

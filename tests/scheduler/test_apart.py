@@ -10,6 +10,21 @@ from bayplan.scheduler.apart import Apart
 from bayplan.web.desk import Refused
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The copies that were made."""
+    pids: list[int] = []
+    fork = os.fork
+
+    def record() -> int:
+        pid = fork()
+        pids.append(pid)
+        return pid
+
+    monkeypatch.setattr(os, "fork", record)
+    return pids
+
+
 def run(apart: Apart, work: Callable[[], bytes]) -> bytes:
     return asyncio.run(apart.run(work))
 
@@ -51,7 +66,7 @@ def test_a_copy_that_dies_is_told() -> None:
         run(Apart(), lambda: os.kill(os.getpid(), 9) or b"")  # type: ignore[func-returns-value]
 
 
-def test_a_copy_that_takes_too_long_is_killed_and_no_process_is_left() -> None:
+def test_a_copy_that_takes_too_long_is_killed_and_no_process_is_left(forked: list[int]) -> None:
     apart = Apart(longest_s=0.2)
 
     def forever() -> bytes:
@@ -63,7 +78,7 @@ def test_a_copy_that_takes_too_long_is_killed_and_no_process_is_left() -> None:
     assert refused.value.status == 503
     assert apart.running == 0
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(forked[0], os.WNOHANG)
 
 
 def test_only_so_many_at_once() -> None:
@@ -82,7 +97,7 @@ def test_only_so_many_at_once() -> None:
     assert sum("longer than" in text for text in texts) == 2
 
 
-def test_who_goes_takes_the_copy_along() -> None:
+def test_who_goes_takes_the_copy_along(forked: list[int]) -> None:
     apart = Apart()
 
     def forever() -> bytes:
@@ -100,4 +115,4 @@ def test_who_goes_takes_the_copy_along() -> None:
     asyncio.run(leave())
     assert apart.running == 0
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(forked[0], os.WNOHANG)

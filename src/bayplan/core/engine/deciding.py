@@ -24,7 +24,7 @@ HARMLESS = 16  # nodes that are looked at for one where a pod is in nobody's way
 class Deciding:
     def __init__(self, rooms: Rooms) -> None:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
-        self._verdicts, self._picking = rooms.verdicts, rooms.picking
+        self._verdicts = rooms.verdicts
         self._nominations, self._queue = rooms.nominations, rooms.queue
         self._preempting = Preempting(rooms)
         self._gangs = GangDeciding(rooms, self._preempting)
@@ -61,7 +61,7 @@ class Deciding:
                 return self._keeps_away(waiter, now), False
         picked = None
         if verdicts.profile.picker is not None and not promised:
-            pick = self._picking.pick(verdicts.profile.picker, verdicts, ask, (verdict, rows))
+            pick = self._queue.picking.pick(verdicts.profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
         return self._take(waiter, ask, row, picked, now)
 

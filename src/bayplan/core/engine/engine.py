@@ -68,7 +68,6 @@ class Engine:
                 self.verdicts,
                 self.preemption,
                 self.nominations,
-                self.picking,
                 self,
             )
         )

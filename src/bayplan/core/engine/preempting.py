@@ -31,6 +31,8 @@ DISPLACED = "the place that was kept for the pod went to a more important one"
 class Queue(Protocol):
     """What the engine does with a pod that was decided about."""
 
+    picking: Picking
+
     def assume(self, waiter: Waiter) -> None: ...
 
     def dequeue(self, uid: str) -> Waiter: ...
@@ -46,7 +48,6 @@ class Rooms(Struct, frozen=True):
     verdicts: dict[str, Verdicts]
     preemption: dict[str, Preemption]
     nominations: Nominations
-    picking: Picking
     queue: Queue
 
 
