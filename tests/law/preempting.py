@@ -3,7 +3,6 @@
 from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
-from bayplan.core.engine.preempting import fits
 from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model.pods import Pod
@@ -35,7 +34,7 @@ def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
             cluster.remove(uid)
         for uid, each in waiters.items():
             with asking(verdicts, each) as ask:
-                assert fits(verdicts, ask, rows[uid]), (each, rows[uid])
+                assert verdicts.takes(ask, rows[uid]), (each, rows[uid])
             cluster.place(replace(each, node=""), cluster.name(rows[uid]))
         _no_gang_is_left_in_part(engine, gone)
         if pod.gang is None and pod.terms is None and not cluster.terms.terms:
@@ -58,4 +57,4 @@ def _is_needed(engine: Engine, effect: do.Preempt, victim: Pod, home: str) -> No
     verdicts, cluster = engine.verdicts[effect.pod.scheduler], engine.cluster
     with cluster.trial(), asking(verdicts, effect.pod) as ask:
         cluster.place(victim, home)
-        assert not fits(verdicts, ask, cluster.rows[effect.node]), victim
+        assert not verdicts.takes(ask, cluster.rows[effect.node]), victim

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import gangs, placing
 from bayplan.core.engine.engine import Engine
-from bayplan.core.engine.preempting import fits
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import events as on
@@ -99,7 +98,7 @@ def exists(verdicts: Verdicts, pods: Sequence[Pod], minimum: int) -> bool:
         rest = [*pods[:at], *pods[at + 1 :]]
         with asking(verdicts, pod) as ask:
             for row in range(cluster.height):
-                if not fits(verdicts, ask, row):
+                if not verdicts.takes(ask, row):
                     continue
                 with cluster.trial():
                     placed = placing.placement(cluster, verdicts.profile, ask, row)

@@ -1,5 +1,8 @@
 """`bayplan demo`: every supported system's story, on the embedded API, in virtual time."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,18 +51,16 @@ class Outcome(Struct, frozen=True, rename="camel"):
 @click.command(name="demo", help=HELP)
 @OUTPUT
 def demo(output: str) -> None:
-    import logging
-
     from bayplan.cli.stories import STORIES
 
-    logging.getLogger("bayplan").setLevel(logging.ERROR)
     outcomes = []
-    for story in STORIES:
-        played = play(story)
-        outcomes += played
-        if output == "text":
-            click.echo(f"{story.name}: {story.says}\n")
-            click.echo(f"{shown(played)}\n")
+    with _quietly():
+        for story in STORIES:
+            played = play(story)
+            outcomes += played
+            if output == "text":
+                click.echo(f"{story.name}: {story.says}\n")
+                click.echo(f"{shown(played)}\n")
     wrong = [outcome.pod for outcome in outcomes if not outcome.ok]
     if output == "json":
         whole = {"ok": not wrong, "placements": [msgspec.to_builtins(o) for o in outcomes]}
@@ -71,6 +72,18 @@ def demo(output: str) -> None:
         pods = f"{len(outcomes) - answers} pods, each where it should be"
         click.echo(f"{pods}; {answers} questions, each answered as it should be.")
     raise SystemExit(1 if wrong else 0)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what the scheduler says beside it, as to pods that wait."""
+    log = logging.getLogger("bayplan")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def shown(outcomes: list[Outcome]) -> str:

@@ -59,7 +59,8 @@ class Undertaker:
                     about = value["metadata"]
                     if "deletionTimestamp" not in about:
                         continue
-                    if any(c.get("reason") == PREEMPTED for c in value["status"]["conditions"]):
+                    conditions = value["status"].get("conditions", ())  # none before its scheduler
+                    if any(c.get("reason") == PREEMPTED for c in conditions):
                         self.preempted.add(about["uid"])
                     path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
                     session.request("DELETE", f"{path}?gracePeriodSeconds=0")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
 from bayplan.core.engine.gang_deciding import GangDeciding
-from bayplan.core.engine.preempting import KEPT, Preempting, Rooms, fits
+from bayplan.core.engine.preempting import KEPT, Preempting, Rooms
 from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
@@ -48,7 +48,7 @@ class Deciding:
         pod = waiter.pod
         verdicts = self._verdicts[pod.scheduler]
         ask = Ask(pod, self._cluster.demand(pod.row), waiter.own, waiter.concerning)
-        if home >= 0 and fits(verdicts, ask, home):
+        if home >= 0 and verdicts.takes(ask, home):
             return self._take(waiter, ask, home, None, now)
         row, verdict, rows = verdicts.best(ask)
         if row < 0:

@@ -7,20 +7,16 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from bayplan.core.engine import gangs
+from bayplan.core.engine import gang_room, gangs
 from bayplan.core.engine.ground import Ground, daring
 from bayplan.core.engine.growing import added, kinds
-from bayplan.core.engine.preemption import TERMINATING, Plan
-from bayplan.core.engine.questions import asking
+from bayplan.core.engine.preemption import TERMINATING
 from bayplan.core.engine.room import names
 from bayplan.core.model.advice import Change, Explanation, GangState, Suggestion
-from bayplan.core.model.effects import Placement
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.steps import AddNodes
 from bayplan.core.model.verdicts import Refusal
-from bayplan.core.state.cluster import Resident
-from bayplan.core.state.removable import importance
 
 MOST_MEMBERS = 128  # of larger gangs only the minimum is looked at
 MOST_KINDS = 8  # of nodes
@@ -157,61 +153,12 @@ class Members:
     # ---- who would have to go
 
     def _taken(self) -> list[Pod]:
-        """The pods that would go for the members, one member after the other; none: in vain."""
-        gone: dict[str, Resident] = {}
-        there: list[Placement] = []
+        """The pods that would go for the members, if they might preempt; none: in vain."""
+        members = [daring(pod) for pod in self._pods]
         with self._cluster.trial():
-            for left, member in zip(range(len(self._pods), 0, -1), self._pods, strict=True):
-                if len(there) == self._missing or len(there) + left < self._missing:
-                    break
-                placed = self._make_room(member, gone)
-                if placed is not None:
-                    there.append(placed)
-            if len(there) < self._missing:
-                return []
-            return self._unspared(list(gone.values()), there)
-
-    def _make_room(self, member: Pod, gone: dict[str, Resident]) -> Placement | None:
-        ground, cluster = self._ground, self._cluster
-        placed = ground.place(member)
-        if placed is not None:
-            return placed
-        with asking(ground.verdicts, daring(member)) as ask:
-            plan = ground.preemption.plan(ask)
-        if not isinstance(plan, Plan):
-            return None
-        row = cluster.rows[plan.node]
-        ground.release(*(p for p in cluster.holds.on(row) if p.priority < member.priority))
-        gone |= {victim.uid: cluster.pods[victim.uid] for victim in plan.victims}
-        ground.remove(*plan.victims)
-        return ground.place(member, row=row) if ground.fits(member, row) else None
-
-    def _unspared(self, gone: list[Resident], there: Sequence[Placement]) -> list[Pod]:
-        """Without those that are in nobody's way; the members of a gang go together."""
-        units: dict[str, list[Resident]] = {}
-        for each in sorted(gone, key=lambda each: importance(each.pod)):
-            gang = each.pod.gang
-            units.setdefault(each.pod.uid if gang is None else gang.key, []).append(each)
-        going: list[Pod] = []
-        for unit in units.values():
-            with self._cluster.trial() as trial:
-                for each in unit:
-                    self._cluster.place(each.pod, self._cluster.name(each.row))
-                if all(self._stands(placed) for placed in there if self._is_near(placed, unit)):
-                    trial.keep()
-                else:
-                    going += [each.pod for each in unit]
-        return going
-
-    def _is_near(self, placed: Placement, unit: Sequence[Resident]) -> bool:
-        """Whether the pods of the unit can be in its way."""
-        rows = {each.row for each in unit}
-        return bool(self._cluster.terms.terms) or self._cluster.rows[placed.node] in rows
-
-    def _stands(self, placed: Placement) -> bool:
-        with self._cluster.trial():
-            self._cluster.remove(placed.pod.uid)
-            return self._ground.fits(placed.pod, self._cluster.rows[placed.node])
+            ground = self._ground
+            found = gang_room.plan(ground.verdicts, ground.preemption, members, self._missing)
+        return [] if isinstance(found, str) else [victim.pod for victim in found.victims]
 
     def _without(self, pods: Sequence[Pod]) -> gangs.Placed | None:
         with self._cluster.trial():

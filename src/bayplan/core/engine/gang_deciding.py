@@ -4,21 +4,19 @@ Members that are placed already count. Where the rest does not fit, others may g
 member keeps the place that it would have, until they are gone.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bayplan.core.engine import gangs, placing
-from bayplan.core.engine.preempting import KEPT, Preempting, Rooms, fits
+from bayplan.core.engine import gang_room, gangs, placing
+from bayplan.core.engine.gang_room import GangPlan
+from bayplan.core.engine.preempting import KEPT, Preempting, Rooms
 from bayplan.core.engine.preemption import NEVER, TERMINATING
-from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
-from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal, Tally
-from bayplan.core.state.removable import importance
 from bayplan.core.state.waiting import Group, Waiter
 
 INCOMPLETE = "members of the gang are missing"
@@ -44,18 +42,6 @@ class Turn(Struct, frozen=True):
     @property
     def pods(self) -> list[Pod]:
         return [member.pod for member in self.members]
-
-
-class Victim(Struct, frozen=True):
-    pod: Pod
-    node: str
-
-
-class GangPlan(Struct, frozen=True):
-    """Where the members would be once the victims are gone."""
-
-    placements: tuple[Placement, ...]
-    victims: tuple[Victim, ...]
 
 
 class GangDeciding:
@@ -212,76 +198,13 @@ class GangDeciding:
         if self._nominations.waits(turn.key) or any(map(self._preempting.is_awaited, turn.pods)):
             return TERMINATING
         promised = self._preempting.promised(turn.pods)
-        placements: list[Placement] = []
-        victims: dict[str, Victim] = {}
-        why = ""
         with self._cluster.trial():
             self._homes(turn)
-            for left, pod in zip(range(len(turn.pods), 0, -1), turn.pods, strict=True):
-                if len(placements) == turn.missing:
-                    break
-                if len(placements) + left < turn.missing:
-                    return why
-                found = self._make_room(turn, pod, victims)
-                if isinstance(found, str):
-                    why = found
-                else:
-                    placements.append(found)
-            if len(placements) < turn.missing:
-                return why
-            if not self._preempting.stand(promised):
+            preemption = self._preemption[turn.pods[0].scheduler]
+            plan = gang_room.plan(turn.verdicts, preemption, turn.pods, turn.missing)
+            if isinstance(plan, GangPlan) and not self._preempting.stand(promised):
                 return KEPT
-            return GangPlan(tuple(placements), self._unspared(turn, placements, victims))
-
-    def _make_room(self, turn: Turn, pod: Pod, victims: dict[str, Victim]) -> Placement | str:
-        """Places the member; those who must go for it are removed, and added to `victims`."""
-        cluster = self._cluster
-        placed = gangs.place(turn.verdicts, [pod], 1, keep=True)
-        if not placed.ok:
-            with asking(turn.verdicts, pod) as ask:
-                plan = self._preemption[pod.scheduler].plan(ask)
-            if isinstance(plan, str):
-                return plan
-            row = cluster.rows[plan.node]
-            for held in cluster.holds.on(row):
-                if held.priority < pod.priority:
-                    cluster.holds.release(held.uid)
-            for each in plan.gone:
-                victims[each.uid] = Victim(each, cluster.name(cluster.pods[each.uid].row))
-                cluster.remove(each.uid)
-            placed = gangs.place(turn.verdicts, [pod], 1, {pod.uid: row}, keep=True)
-        assert placed.ok, f"the plan for {pod.key} was proven"
-        return placed.placements[0]
-
-    def _unspared(
-        self, turn: Turn, placements: Sequence[Placement], victims: Mapping[str, Victim]
-    ) -> tuple[Victim, ...]:
-        """The victims without those whose place nobody of the gang took in the end."""
-        units: dict[str, list[Victim]] = {}
-        for victim in sorted(victims.values(), key=lambda each: importance(each.pod)):
-            gang = victim.pod.gang
-            units.setdefault(victim.pod.uid if gang is None else gang.key, []).append(victim)
-        concerning = self._cluster.terms.concerning
-        everywhere = any(pod.terms is not None or concerning(pod) for pod in turn.pods)
-        going: list[Victim] = []
-        for unit in units.values():
-            nodes = {victim.node for victim in unit}
-            near = [placed for placed in placements if everywhere or placed.node in nodes]
-            with self._cluster.trial() as trial:
-                for victim in unit:
-                    self._cluster.place(victim.pod, victim.node)
-                if all(self._stands(turn.verdicts, placed) for placed in near):
-                    trial.keep()
-                else:
-                    going += unit
-        return tuple(going)
-
-    def _stands(self, verdicts: Verdicts, placed: Placement) -> bool:
-        """Whether the member would still fit where it is."""
-        with self._cluster.trial():
-            self._cluster.remove(placed.pod.uid)
-            with asking(verdicts, placed.pod) as ask:
-                return fits(verdicts, ask, self._cluster.rows[placed.node])
+        return plan
 
     def _preempt(self, turn: Turn, plan: GangPlan, refusal: Refusal, now: float) -> list[do.Effect]:
         rows = self._cluster.rows

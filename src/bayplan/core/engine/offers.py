@@ -277,9 +277,7 @@ class Offers:
             if isinstance(plan, str):
                 return None
             row = cluster.rows[plan.node]
-            for held in cluster.holds.on(row):
-                if held.priority < pod.priority:
-                    cluster.holds.release(held.uid)
+            cluster.holds.release_below(pod.priority, row)
             for victim in plan.gone:
                 cluster.remove(victim.uid)
             placed = placing.placement(cluster, self._verdicts.profile, ask, row)

@@ -4,7 +4,6 @@ place is given up for it. Who goes is planned in `preemption`."""
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -49,11 +48,6 @@ class Rooms(Struct, frozen=True):
     preemption: dict[str, Preemption]
     nominations: Nominations
     queue: Queue
-
-
-def fits(verdicts: Verdicts, ask: Ask, row: int) -> bool:
-    view = View(verdicts.cluster, np.array([row], dtype=np.intp))
-    return bool(verdicts.passes(ask, view)[0])
 
 
 def concern(one: Pod, other: Pod) -> bool:
@@ -137,12 +131,10 @@ class Preempting:
         """Where the pod would be on the row, and with which devices, were the others gone."""
         verdicts = self._verdicts[ask.pod.scheduler]
         with self._cluster.trial():
-            for held in self._cluster.holds.on(row):
-                if held.priority < ask.pod.priority:
-                    self._cluster.holds.release(held.uid)
+            self._cluster.holds.release_below(ask.pod.priority, row)
             for pod in leaving:
                 self._cluster.remove(pod.uid)
-            if not fits(verdicts, ask, row):
+            if not verdicts.takes(ask, row):
                 return None
             return placing.placement(self._cluster, verdicts.profile, ask, row)
 
@@ -181,7 +173,7 @@ class Preempting:
                 if uid in self._cluster.pods:
                     self._cluster.remove(uid)
             with asking(verdicts, pod) as ask:
-                return fits(verdicts, ask, row)
+                return verdicts.takes(ask, row)
 
     def displace(self, pod: Pod, row: int, now: float) -> list[do.Effect]:
         """What is kept on the row for less important pods is given up."""

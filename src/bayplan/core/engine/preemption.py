@@ -196,11 +196,7 @@ class Preemption:
         with self._cluster.trial():
             for pod in victims:
                 self._cluster.remove(pod.uid)
-            return self._fits(ask, row)
-
-    def _fits(self, ask: Ask, row: int) -> bool:
-        view = View(self._cluster, np.array([row], dtype=np.intp))
-        return bool(self._verdicts.passes(ask, view)[0])
+            return self._verdicts.takes(ask, row)
 
     # ---- in columns
 
@@ -327,7 +323,7 @@ class Preemption:
         with self._cluster.trial() as trial:
             for resident in unit:
                 self._cluster.place(resident.pod, self._cluster.name(resident.row))
-            if not self._fits(ask, row):
+            if not self._verdicts.takes(ask, row):
                 return False
             trial.keep()
         return True

@@ -54,8 +54,7 @@ def fits_on(verdicts: Verdicts, pod: Pod, node: str) -> bool:
     """Whether the pod would fit on the node."""
     row = verdicts.cluster.rows[node]
     with asking(verdicts, pod) as ask:
-        view = View(verdicts.cluster, np.array([row], dtype=np.intp))
-        return bool(verdicts.passes(ask, view)[0])
+        return verdicts.takes(ask, row)
 
 
 def best_node(verdicts: Verdicts, pod: Pod) -> str | None:

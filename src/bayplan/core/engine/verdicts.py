@@ -233,6 +233,10 @@ class Verdicts:
             passed &= view.alive
         return passed
 
+    def takes(self, ask: Ask, row: int) -> bool:
+        """Whether no plugin refuses the row."""
+        return bool(self.passes(ask, View(self.cluster, np.array([row], dtype=np.intp)))[0])
+
     def _codes(self, ask: Ask, view: View) -> Iterator[tuple[int, Codes | None]]:
         """What each plugin says, by number and in order."""
         for number, rejecter in self.profile.rejects:
