@@ -2,7 +2,7 @@
 goes in vain, nothing is promised twice, no gang starts in part, and in the end nothing is kept."""
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -55,6 +55,11 @@ def node(at: int, gpus: int, published: bool) -> Node:
     return world.node(f"n{at}", gpus, **facts)
 
 
+class Deletion(NamedTuple):
+    victim: Pod
+    preemptor: str  # its uid
+
+
 class Preemption(RuleBasedStateMachine):
     """What the API has is here; the engine hears of it sooner or later."""
 
@@ -63,7 +68,7 @@ class Preemption(RuleBasedStateMachine):
         self.nodes = {f"n{at}": node(at, *size) for at, size in enumerate(sizes)}
         self.api: dict[str, Pod] = {}  # by uid
         self.binds: dict[str, do.Bind] = {}  # asked for, not answered
-        self.deletes: dict[str, Pod] = {}  # asked for, not done
+        self.deletes: dict[str, Deletion] = {}  # by uid of the victim: asked for, not done
         self.now = 0.0
         self.number = 0
         self.start()
@@ -108,17 +113,20 @@ class Preemption(RuleBasedStateMachine):
         self.see(bound)
 
     @precondition(lambda self: self.deletes)
-    @rule(data=st.data(), how=st.sampled_from(("begins", "done", "done", "refused")))
+    @rule(data=st.data(), how=st.sampled_from(("begins", "done", "done", "refused", "dropped")))
     def delete(self, data: st.DataObject, how: str) -> None:
         uid = data.draw(st.sampled_from(sorted(self.deletes)))
         if how == "begins" and uid in self.api:
             self.see(replace(self.api[uid], terminating=True, preempted=True))
             return
-        if how == "refused" and not self.api.get(uid, self.deletes[uid]).terminating:
-            self.tell(on.VictimSpared(uid, "forbidden"))
-            del self.deletes[uid]
-            return
-        del self.deletes[uid]
+        victim, preemptor = self.deletes.pop(uid)
+        if not self.api.get(uid, victim).terminating:
+            if how == "refused":
+                self.tell(on.VictimSpared(uid, "forbidden", preemptor))
+                return
+            if how == "dropped" and preemptor not in self.engine.waiting.pods:
+                self.tell(on.VictimSpared(uid, "no need", preemptor))
+                return
         self.go(uid)
 
     @precondition(lambda self: self.api)
@@ -163,7 +171,8 @@ class Preemption(RuleBasedStateMachine):
                         self.api[pod.uid] = replace(self.api[pod.uid], nominated=nominated)
                 case do.Preempt():
                     nobody_goes_in_vain(self.engine, effect)
-                    self.deletes |= {victim.uid: victim for victim in effect.victims}
+                    for victim in effect.victims:
+                        self.deletes[victim.uid] = Deletion(victim, effect.pod.uid)
                 case do.Evict(pod):
                     assert pod.controlled
                 case do.Park():

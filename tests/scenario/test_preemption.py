@@ -232,3 +232,29 @@ def test_a_victim_that_two_count_on_is_deleted_for_the_one_that_is_left() -> Non
     world.tell(on.VictimSpared("uid-v", "nobody needs it", "uid-one"))
     assert victims(world) == ["v", "v"]
     assert [effect.pod.name for effect in effects_of(world, do.Preempt)] == ["one", "two"]
+
+
+def test_nobody_is_deleted_for_an_equal_that_only_counted_on_it() -> None:
+    world = World(a=2)
+    world.submit("v", gpus=2, priority=5)
+    world.submit("one", gpus=1, priority=10)
+    world.submit("two", gpus=1, priority=5)
+    assert victims(world) == ["v"]
+    world.tell(on.PodGone("uid-one"))
+    world.tell(on.VictimSpared("uid-v", "nobody needs it", "uid-one"))
+    assert victims(world) == ["v"]
+    assert list(world.waiting()) == ["two"]
+
+
+def test_nobody_is_deleted_for_a_pod_that_fits_beside_it_meanwhile() -> None:
+    world = World(a=3)
+    world.submit("v", pods=2, gpus=1)
+    world.submit("w", gpus=1, priority=1)
+    world.submit("one", gpus=2, priority=10)
+    world.submit("two", gpus=1, priority=9)
+    told = victims(world)
+    assert sorted(told) == ["v-0", "v-1", "w"]
+    world.finish("w")
+    world.tell(on.PodGone("uid-one"))
+    world.tell(on.VictimSpared("uid-v-0", "nobody needs it", "uid-one"))
+    assert victims(world) == told

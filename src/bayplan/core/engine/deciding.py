@@ -26,8 +26,8 @@ class Deciding:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._verdicts = rooms.verdicts
         self._nominations, self._queue = rooms.nominations, rooms.queue
-        self._preempting = Preempting(rooms)
-        self._gangs = GangDeciding(rooms, self._preempting)
+        self.preempting = Preempting(rooms)
+        self._gangs = GangDeciding(rooms, self.preempting)
 
     def decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         if waiter.pod.gang is not None:
@@ -54,7 +54,7 @@ class Deciding:
         if row < 0:
             with asking(verdicts, pod) as held:  # others go and come back on trials meanwhile
                 return self._refuse(waiter, held, home, now)
-        promised = self._preempting.promised([pod])
+        promised = self.preempting.promised([pod])
         if promised:
             row = self._harmless(ask, (verdict, rows), promised)
             if row < 0:
@@ -75,7 +75,7 @@ class Deciding:
             with self._cluster.trial():
                 placed = placing.placement(self._cluster, profile, ask, row)
                 self._cluster.place(placing.holding(placed), placed.node)
-                if self._preempting.stand(promised):
+                if self.preempting.stand(promised):
                     return row
         return -1
 
@@ -111,7 +111,7 @@ class Deciding:
         if isinstance(found, Plan):
             assert placed is not None
             row = self._cluster.rows[found.node]
-            effects = self._preempting.displace(pod, row, now)
+            effects = self.preempting.displace(pod, row, now)
             if found.gone:
                 return effects + self._preempt(waiter, placed, found, refusal, now), True
             return effects + self._take(waiter, ask, row, None, now)[0], True
@@ -139,12 +139,12 @@ class Deciding:
         or why there is none."""
         within = self._cluster.alive[: self._cluster.height].copy()
         for _ in range(HARMLESS):
-            found = self._preempting.plan(ask, home, within)
+            found = self.preempting.plan(ask, home, within)
             if not isinstance(found, Plan):
                 return found, None
             row = self._cluster.rows[found.node]
-            placed = self._preempting.without(ask, row, found.gone)
-            if placed is not None and not self._preempting.spoils(placed, found.gone):
+            placed = self.preempting.without(ask, row, found.gone)
+            if placed is not None and not self.preempting.spoils(placed, found.gone):
                 return found, placed
             within[row] = False
             if not within.any():
@@ -156,7 +156,8 @@ class Deciding:
     ) -> list[do.Effect]:
         pod, row = waiter.pod, self._cluster.rows[plan.node]
         self._nominations.keep(placing.holding(placed), row, pod.uid)
-        effects = self._preempting.doom(pod, plan.node, plan.gone, pod.uid)
+        effects = self.preempting.doom(pod, plan.node, plan.victims, pod.uid)
+        self._nominations.doom(plan.leaving, pod.uid)  # told before, perhaps for a higher priority
         waiter.pod = replace(pod, nominated=plan.node)
         self._queue.requeue(waiter, now)
         self._waiting.refuse(waiter, refusal, now)

@@ -316,15 +316,14 @@ class Engine:
                 self.waiting.rouse(uid, now)
 
     def _spared(self, uid: str, preemptor: str, now: float) -> list[do.Effect]:
-        """A victim stays: whoever it was to go for looks elsewhere. If that one is no more, but
-        others count on it too, it has to be deleted for them."""
+        """A victim stays: whoever it was to go for looks elsewhere. If that one is no more, but a
+        more important pod needs the victim's room too, it has to be deleted for that."""
         owners = self.nominations.doomed.get(uid, {})
         owner = self.nominations.owners.get(preemptor, preemptor)
         if preemptor and owner not in owners and uid in self.cluster.pods:
-            for other, who in self.nominations.owners.items():
-                if who in owners and other in self.waiting.pods:
-                    pod, victim = self.waiting.pods[other][0].pod, self.cluster.pods[uid].pod
-                    return [do.Preempt(pod, pod.nominated, (victim,))]
+            heir = self._deciding.preempting.heir(uid)
+            if heir is not None:
+                return [do.Preempt(heir, heir.nominated, (self.cluster.pods[uid].pod,))]
         pods = [each for each in self.nominations.given_up(uid) if each in self.waiting.pods]
         self.waiting.wake((EventKind.POD_GONE,), now)
         for each in pods:

@@ -40,12 +40,13 @@ class Nominations:
             return False
         if owner not in self.owners.values():
             for victim in list(self.doomed):
-                self._spare(victim, owner)
+                self.spare(victim, owner)
         if uid in self._holds.rows:
             self._holds.release(uid)
         return True
 
-    def _spare(self, victim: str, owner: str) -> None:
+    def spare(self, victim: str, owner: str) -> None:
+        """The victim need not go for the owner."""
         self.doomed[victim].pop(owner, None)
         if not self.doomed[victim]:
             del self.doomed[victim]
@@ -66,15 +67,15 @@ class Nominations:
     def gone(self, uid: str) -> list[str]:
         """A pod is gone: the pods that waited for nobody else."""
         owners = self.doomed.pop(uid, {})
-        return self._pods_of(owner for owner in owners if not self.waits(owner))
+        return self.pods_of(owner for owner in owners if not self.waits(owner))
 
     def given_up(self, uid: str) -> list[str]:
         """A victim stays: what was kept for whom it was to go is given up."""
-        pods = self._pods_of(self.doomed.get(uid, {}))
+        pods = self.pods_of(self.doomed.get(uid, {}))
         for pod in pods:
             self.forget(pod)
         return pods
 
-    def _pods_of(self, owners: Iterable[str]) -> list[str]:
+    def pods_of(self, owners: Iterable[str]) -> list[str]:
         found = set(owners)
         return [pod for pod, owner in self.owners.items() if owner in found]

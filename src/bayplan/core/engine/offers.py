@@ -262,7 +262,8 @@ class Offers:
             elif held.priority < pod.priority:
                 nominations.forget(held.uid)
         nominations.keep(placing.holding(placed), row, pod.uid)
-        going = nominations.doom(plan.gone, pod.uid)
+        going = nominations.doom(plan.victims, pod.uid)
+        nominations.doom(plan.leaving, pod.uid)  # told before, perhaps for a higher priority
         return [do.Preempt(pod, plan.node, going)] if going else []
 
     def _room(self, pod: Pod, names: Sequence[str]) -> tuple[Plan, Placement] | None:

@@ -163,14 +163,31 @@ class Preempting:
         """Whether they all still fit in their places."""
         return all(self._would_fit(pod) for pod in promised)
 
-    def _would_fit(self, pod: Pod) -> bool:
-        """Whether the pod fits in its place once all who go for it are gone."""
+    def heir(self, uid: str) -> Pod | None:
+        """A pod that needs the victim to go, and is more important. Whoever turns out not to need
+        that counts on it no more."""
+        victim, found = self._cluster.pods[uid].pod, None
+        for owner in list(self._nominations.doomed[uid]):
+            pods = [
+                self._waiting.pods[each][0].pod
+                for each in self._nominations.pods_of([owner])
+                if each in self._waiting.pods and each in self._nominations
+            ]
+            if victim.gang is None and pods and all(self._would_fit(pod, uid) for pod in pods):
+                self._nominations.spare(uid, owner)
+            else:
+                higher = (pod for pod in pods if pod.priority > victim.priority)
+                found = found or next(higher, None)
+        return found
+
+    def _would_fit(self, pod: Pod, stays: str = "") -> bool:
+        """Whether the pod fits in its place once all who go for it, but perhaps one, are gone."""
         doomed, owner = self._nominations.doomed, self._nominations.owners[pod.uid]
         verdicts = self._verdicts[pod.scheduler]
         with self._cluster.trial():
             row = self._nominations.release(pod.uid)
             for uid in [uid for uid, owners in doomed.items() if owner in owners]:
-                if uid in self._cluster.pods:
+                if uid in self._cluster.pods and uid != stays:
                     self._cluster.remove(uid)
             with asking(verdicts, pod) as ask:
                 return verdicts.takes(ask, row)
