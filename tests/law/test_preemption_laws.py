@@ -113,26 +113,26 @@ class Preemption(RuleBasedStateMachine):
         self.see(bound)
 
     @precondition(lambda self: self.deletes)
-    @rule(data=st.data(), how=st.sampled_from(("begins", "done", "done", "refused", "dropped")))
+    @rule(data=st.data(), how=st.sampled_from(("begins", "done", "done", "refused")))
     def delete(self, data: st.DataObject, how: str) -> None:
         uid = data.draw(st.sampled_from(sorted(self.deletes)))
         if how == "begins" and uid in self.api:
             self.see(replace(self.api[uid], terminating=True, preempted=True))
             return
-        victim, preemptor = self.deletes.pop(uid)
-        if not self.api.get(uid, victim).terminating:
-            if how == "refused":
-                self.tell(on.VictimSpared(uid, "forbidden", preemptor))
-                return
-            if how == "dropped" and preemptor not in self.engine.waiting.pods:
-                self.tell(on.VictimSpared(uid, "no need", preemptor))
-                return
+        if how == "refused" and not self.api.get(uid, self.deletes[uid].victim).terminating:
+            self.drop(uid)
+            return
+        del self.deletes[uid]
         self.go(uid)
 
     @precondition(lambda self: self.api)
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
-        self.go(data.draw(st.sampled_from(sorted(self.api))))
+    @rule(data=st.data(), sent=st.booleans())
+    def leave(self, data: st.DataObject, sent: bool) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.api)))
+        self.go(uid)
+        going = [victim for victim, (_, preemptor) in self.deletes.items() if preemptor == uid]
+        for victim in going if not sent and uid not in self.api else ():
+            self.drop(victim)
 
     @rule(allowed=st.integers(0, 1), app=st.sampled_from("ab"))
     def budget(self, allowed: int, app: str) -> None:
@@ -159,6 +159,11 @@ class Preemption(RuleBasedStateMachine):
         if uid not in self.binds:  # a pod that is being bound goes after its bind
             self.api.pop(uid, None)
             self.tell(on.PodGone(uid))
+
+    def drop(self, uid: str) -> None:
+        """The deletion is given up."""
+        deletion = self.deletes.pop(uid)
+        self.tell(on.VictimSpared(uid, "given up", deletion.preemptor))
 
     def tell(self, event: on.Event) -> list[do.Effect]:
         effects = self.engine.handle(event, self.now)

@@ -167,7 +167,7 @@ class Preempting:
         """A pod that needs the victim to go, and is more important. Whoever turns out not to need
         that counts on it no more."""
         victim, found = self._cluster.pods[uid].pod, None
-        for owner in list(self._nominations.doomed[uid]):
+        for owner in list(self._nominations.doomed.get(uid, ())):
             pods = [
                 self._waiting.pods[each][0].pod
                 for each in self._nominations.pods_of([owner])
