@@ -17,6 +17,7 @@ def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
     owner = nominations.owners[pod.uid]
     for victim in effect.victims:
         assert owner in nominations.doomed[victim.uid]
+        assert victim.uid not in nominations.spared
     going = [uid for uid in nominations.doomed if uid in cluster.pods]
     members = [uid for uid, who in nominations.owners.items() if who == owner]
     waiters = {uid: engine.waiting.pods[uid][0].pod for uid in members}

@@ -29,7 +29,7 @@ NOT_STATE = {
     "Cluster": {
         "static_log": "only grows",
         "load_log": "only grows",
-        "start_log": "only grows",
+        "victim_log": "only grows",
         "image_versions": "only rise",
         "_image_changes": "only rises",
         "_demands": "derived from a row key, the resource columns and the device classes",

@@ -120,7 +120,7 @@ class Preemption(RuleBasedStateMachine):
             self.see(replace(self.api[uid], terminating=True, preempted=True))
             return
         if how == "refused" and not self.api.get(uid, self.deletes[uid].victim).terminating:
-            self.drop(uid)
+            self.drop(uid, for_s=300.0)
             return
         del self.deletes[uid]
         self.go(uid)
@@ -160,10 +160,10 @@ class Preemption(RuleBasedStateMachine):
             self.api.pop(uid, None)
             self.tell(on.PodGone(uid))
 
-    def drop(self, uid: str) -> None:
+    def drop(self, uid: str, for_s: float = 0.0) -> None:
         """The deletion is given up."""
         deletion = self.deletes.pop(uid)
-        self.tell(on.VictimSpared(uid, "given up", deletion.preemptor))
+        self.tell(on.VictimSpared(uid, "given up", deletion.preemptor, for_s))
 
     def tell(self, event: on.Event) -> list[do.Effect]:
         effects = self.engine.handle(event, self.now)

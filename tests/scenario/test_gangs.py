@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bayplan.core.engine.gang_deciding import TIMEOUT_S
+from bayplan.core.engine.profile import Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.pods import AffinityTerm, Gang
@@ -241,3 +242,15 @@ def test_a_search_that_cannot_succeed_ends() -> None:
     world.submit("m", pods=40, gpus=1, gang=train(40), **facts)
     assert not world.running()
     assert "10 of 40 members fit" in said(world)["m-0"]
+
+
+def test_members_with_different_scheduler_names_are_told_so() -> None:
+    profiles = [Profile(ProfileConfig(name)) for name in ("bayplan", "other")]
+    world = World(profiles=profiles, a=8)
+    gang = Gang("default/g", 2)
+    world.submit("one", gpus=1, gang=gang)
+    world.submit("two", gpus=1, gang=gang, scheduler="other")
+    world.wait(2)
+    told = world.waiting()["one"]
+    assert told.startswith("gang default/g is not complete: 1 of 2 members are here")
+    assert "1 more have schedulerName other, and a gang needs one" in told

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import AffinityTerm, HostPort, Pod
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, Pod
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
-from bayplan.testing.world import HOSTNAME, World, cards, pod, terms
+from bayplan.testing.world import HOSTNAME, World, cards, node, pod, terms
 
 
 def effects_of(world: World, kind: type) -> list[Any]:
@@ -258,3 +258,39 @@ def test_nobody_is_deleted_for_a_pod_that_fits_beside_it_meanwhile() -> None:
     world.tell(on.PodGone("uid-one"))
     world.tell(on.VictimSpared("uid-v-0", "nobody needs it", "uid-one"))
     assert victims(world) == told
+
+
+def test_a_victim_that_cannot_be_deleted_is_left_alone_for_a_while() -> None:
+    world = World(a=1, b=1)
+    world.submit("v", gpus=1)
+    world.submit("w", gpus=1, priority=1)
+    world.submit("high", gpus=1, priority=10)
+    assert victims(world) == ["v"]
+    world.tell(on.VictimSpared("uid-v", "forbidden", "uid-high", 300.0))
+    world.wait(10)
+    assert victims(world) == ["v", "w"]
+    world.tell(on.VictimSpared("uid-w", "forbidden", "uid-high", 600.0))
+    world.wait(10)
+    assert victims(world) == ["v", "w"]
+    assert "No preemption victims found" in effects_of(world, do.Refuse)[-1].refusal.sentence
+    world.wait(301)
+    assert victims(world) == ["v", "w", "v"]
+
+
+def test_a_gang_with_a_member_that_cannot_be_deleted_is_nobodys_victim() -> None:
+    world = World(a=1, b=1)
+    world.submit("g", pods=2, gpus=1, gang=Gang("default/g", 2))
+    world.tell(on.VictimSpared("uid-g-0", "forbidden", "uid-other", 300.0))
+    world.submit("high", gpus=1, priority=10)
+    assert victims(world) == []
+
+
+def test_who_waits_for_others_to_go_hears_that_the_node_is_another() -> None:
+    world = World(a=1, b=1)
+    world.submit("v", pods=2, gpus=1)
+    world.submit("high", gpus=1, priority=10)
+    (first,) = victims(world)
+    home = world.running()[first]
+    world.tell(on.NodeSeen(node(home, 1, unschedulable=True)))
+    world.tick()
+    assert len(victims(world)) == 2

@@ -201,7 +201,7 @@ def test_a_deletion_is_given_up_after_a_minute() -> None:
         while (at := rig.writer.next_time()) is not None:
             await later(rig, at - rig.clock.time())
         assert GIVE_UP_S <= rig.clock.time() - began < 2 * GIVE_UP_S
-        assert rig.answers() == [on.VictimSpared("uid-v", "away (503)", "uid-big")]
+        assert rig.answers() == [on.VictimSpared("uid-v", "away (503)", "uid-big", 300.0)]
         assert rig.writer.failed["delete"] == 1
 
     run(test)
@@ -216,7 +216,7 @@ def test_a_refusal_for_good_is_told_to_the_engine_and_in_the_log(
         )
         rig.writer.preempt(preempt("v", "w"))
         await rig.settle()
-        assert rig.answers() == [on.VictimSpared("uid-v", "forbidden (403)", "uid-big")]
+        assert rig.answers() == [on.VictimSpared("uid-v", "forbidden (403)", "uid-big", 300.0)]
         assert rig.writer.done["delete"] == 1
 
     with caplog.at_level(logging.WARNING):
@@ -233,7 +233,7 @@ def test_a_bug_while_deleting_does_not_leave_the_preemptor_waiting() -> None:
         rig.api.answer = broken
         rig.writer.preempt(preempt("v"))
         await rig.settle()
-        assert rig.answers() == [on.VictimSpared("uid-v", "a bug", "uid-big")]
+        assert rig.answers() == [on.VictimSpared("uid-v", "a bug", "uid-big", 300.0)]
 
     run(test)
 

@@ -5,16 +5,22 @@ other; from the moment before the last one's creation is sent until all have the
 
 `throughput_drop`: pods per second while 200 questions a second are asked over HTTP, beside as many
 requests a second to /livez: what a request costs anyway is no part of it. The rounds alternate.
+
+`cycle_added_ms_p99`: how much longer a round of the scheduler's loop takes then, from its own
+histogram.
 """
 
 import json
 import time
-from collections.abc import Callable
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
 from statistics import median, quantiles
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from prometheus_client.parser import text_string_to_metric_families
 
 from bayplan.bench import contenders
 from bayplan.bench.asker import Asked
@@ -27,6 +33,7 @@ ASKER = "bayplan.bench.asker"
 ASKED = "asked.json"
 VERDICT = "members fit"  # what the condition of a refused member says
 GIVE_UP_S = 60.0
+CYCLES = "bayplan_cycle_seconds"
 Progress = Callable[[str], None]
 
 
@@ -122,11 +129,13 @@ def drops(plane: ControlPlane, plan: Plan, progress: Progress) -> dict[str, Any]
     track.cluster.clear()
     track.cluster.add_nodes(plan.nodes)
     rates: dict[str, list[float]] = {"livez": [], "fits": []}
+    cycles: dict[str, Counter[float]] = {"livez": Counter(), "fits": Counter()}
     answered: list[float] = []
     for number in range(1, plan.rounds + 1):
         for what in ("livez", "fits") if number % 2 else ("fits", "livez"):
-            rate, asked = beside(plane, plan, track, what)
+            rate, asked, rounds = beside(plane, plan, track, what)
             rates[what].append(rate)
+            cycles[what] += rounds
             if what == "fits":
                 answered += asked.ms
             progress(
@@ -136,7 +145,11 @@ def drops(plane: ControlPlane, plan: Plan, progress: Progress) -> dict[str, Any]
     track.cluster.clear()
     if len(answered) < 2:
         raise BenchError("no question was answered while pods were bound")
+    p99 = {what: 1e3 * quantile(counts, 0.99) for what, counts in cycles.items()}
     return {
+        "cycle_added_ms_p99": p99["fits"] - p99["livez"],
+        "cycle_ms_p99_beside_fits": p99["fits"],
+        "cycle_ms_p99_beside_livez": p99["livez"],
         "throughput_drop": 1.0 - median(rates["fits"]) / median(rates["livez"]),
         "pods_per_s_beside_fits": median(rates["fits"]),
         "pods_per_s_beside_livez": median(rates["livez"]),
@@ -144,9 +157,11 @@ def drops(plane: ControlPlane, plan: Plan, progress: Progress) -> dict[str, Any]
     }
 
 
-def beside(plane: ControlPlane, plan: Plan, track: Track, what: str) -> tuple[float, Asked]:
-    """Pods per second, and what was answered meanwhile. All pods wait before the scheduler starts;
-    it binds as soon as it can answer."""
+def beside(
+    plane: ControlPlane, plan: Plan, track: Track, what: str
+) -> tuple[float, Asked, Counter[float]]:
+    """Pods per second, what was answered meanwhile, and how long rounds of the loop took. All pods
+    wait before the scheduler starts; it binds as soon as it can answer."""
     track.cluster.clear_pods()
     track.cluster.add_pods(BAYPLAN_RUN.scheduler, f"beside-{what}", plan.pods)
     watching = track.observe(plan.pods)
@@ -154,11 +169,36 @@ def beside(plane: ControlPlane, plan: Plan, track: Track, what: str) -> tuple[fl
     asker = start_asker(plane, plan, running, what)
     try:
         sight = watching.wait(running.process, plan.pods)
+        cycles = rounds_of(running)
     finally:
         asker.stop()
         running.process.stop()
     asked = msgspec.json.decode((plane.directory / ASKED).read_bytes(), type=Asked)
-    return plan.pods / (sight.last_bind - sight.first_bind), asked
+    return plan.pods / (sight.last_bind - sight.first_bind), asked, cycles
+
+
+def rounds_of(running: Running) -> Counter[float]:
+    """Rounds of the loop by their longest time in seconds, as the buckets have it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/metrics") as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    (told,) = (family for family in families if family.name == CYCLES)
+    found: Counter[float] = Counter()
+    before = 0.0
+    for sample in told.samples:
+        if sample.name.endswith("_bucket"):
+            found[float(sample.labels["le"])] = int(sample.value - before)
+            before = sample.value
+    return found
+
+
+def quantile(counts: Mapping[float, int], part: float) -> float:
+    """Between the edges of its bucket in a straight line."""
+    left, low = part * sum(counts.values()), 0.0
+    for edge in sorted(counts):
+        if left <= counts[edge]:
+            return low + (edge - low) * left / counts[edge]
+        left, low = left - counts[edge], edge
+    raise BenchError("the scheduler counted no rounds")
 
 
 def start_asker(plane: ControlPlane, plan: Plan, running: Running, what: str) -> Process:

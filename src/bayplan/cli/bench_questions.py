@@ -67,6 +67,8 @@ def render_what_if(report: dict[str, Any]) -> str:
             "{pods_per_s_beside_fits:,.0f} pods/s beside 200 questions a second over HTTP, "
             "{pods_per_s_beside_livez:,.0f} beside as many requests to /livez: "
             "a drop of {throughput_drop:.1%}".format(**report),
+            "a round of its loop takes {cycle_ms_p99_beside_fits:.1f} and "
+            "{cycle_ms_p99_beside_livez:.1f} ms (p99)".format(**report),
         ]
     return "\n".join(lines)
 

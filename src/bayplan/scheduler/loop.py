@@ -87,6 +87,7 @@ class Loop:
         self.ticked_at = self._clock.time()
         self.is_ready = False
         self.turned: Callable[[bool], None] = lambda leads: None  # told who leads from now on
+        self.cycled: Callable[[float], None] = lambda seconds: None  # told how long rounds take
 
     # ---- from outside; on the loop's own thread
 
@@ -111,6 +112,7 @@ class Loop:
         """Until `stop`."""
         await self._sync()
         while not self._stopping:
+            began = self._clock.time()
             self.hear()
             if self._must_read:
                 await self._read_pods()
@@ -121,6 +123,8 @@ class Loop:
             self.ticked_at = self._clock.time()
             if busy or self.inbox:
                 await asyncio.sleep(0)  # the writer's turn
+                if busy:
+                    self.cycled(self._clock.time() - began)
             else:
                 await self.inbox.wait(self._pause())
 

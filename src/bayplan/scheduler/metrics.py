@@ -17,8 +17,9 @@ from bayplan.core.model import events as on
 from bayplan.scheduler.loop import Output
 from bayplan.scheduler.watches import Watches
 
-# from a millisecond, since a bind takes some, to an hour
 VICTIMS = (1, 2, 4, 8, 16, 32, 64)  # kube-scheduler's buckets
+CYCLES = tuple(ms / 1e3 for ms in (*range(1, 21), 25, 30, 40, 60, 80, 100, 200, 500, 1000, 5000))
+# from a millisecond, since a bind takes some, to an hour
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
 
 
@@ -42,7 +43,12 @@ class Metrics:
             registry=self.registry,
             buckets=VICTIMS,
         )
-        self._preemptions: Counter[tuple[()]] = Counter({(): 0})
+        self.cycles = Histogram(
+            "bayplan_cycle_seconds",
+            "A round of the loop that decided something, until the next one can begin.",
+            registry=self.registry,
+            buckets=CYCLES,
+        )
         self._first_seen: dict[str, float] = {}  # by uid: of pods that wait
         self._attempts: Counter[tuple[str, str]] = Counter()  # by profile and result
         self.leads: Callable[[], bool] = lambda: False
@@ -68,7 +74,6 @@ class Metrics:
                 case do.Bind(placement):
                     self._attempts[placement.pod.scheduler, "scheduled"] += 1
                 case do.Preempt(_, _, victims):
-                    self._preemptions[()] += 1
                     self._victims.observe(len(victims))
                 case do.Refuse(pod):
                     self._attempts[pod.scheduler, "unschedulable"] += 1
@@ -96,9 +101,9 @@ class Metrics:
         )
         yield counter(
             "scheduler_preemption_attempts",
-            "Preemptions that found their victims.",
+            "Searches for pods that might go for another, whatever came of them.",
             (),
-            self._preemptions,
+            {(): engine.preemption_attempts},
         )
         yield gauge(
             "scheduler_pending_pods", "Pods that wait, by queue.", ("queue",), pending(engine)

@@ -37,13 +37,14 @@ log = logging.getLogger("bayplan")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 GIVE_UP_S = 60.0  # after the first try of a deletion; its preemptor waits for it
+LEFT_ALONE_S = 300.0  # after that it is given up; others are asked meanwhile
 STOPPING = "the scheduler is stopping"
 NO_NEED = "the pod that it was to make room for is placed or gone"
 EVICTION_TRIES = 5
 EVICTION_PAUSE_S = 10.0  # as the API server asks for while a budget is being counted
 _decode_pod = Decoder(wire.Pod).decode
 Kind = Literal["delete", "eviction"]
-How = Literal["done", "gone", "later", "refused"]
+How = Literal["done", "gone", "later", "refused", "fenced"]
 
 
 class Counts(Struct):
@@ -194,7 +195,7 @@ class Removals:
         try:
             answer = await (self._evict(removal) if kind == "eviction" else self._delete(removal))
         except Fenced as fenced:
-            answer = Answer("refused", str(fenced))
+            answer = Answer("fenced", str(fenced))
         except ApiError as error:
             passes = error.status in PASSING
             answer = Answer("later" if passes else "refused", str(error), error.retry_after)
@@ -283,6 +284,8 @@ class Removals:
             case "later" if self._has_time(removal) and self._sends:
                 self._put_off(removal, answer.asked_s)
             case "later" | "refused":
+                self._spare(removal, answer.why, LEFT_ALONE_S)
+            case "fenced":
                 self._spare(removal, answer.why)
             case _:
                 self._drop(removal)
@@ -302,7 +305,7 @@ class Removals:
         self._number += 1
         heappush(self._due, (self._clock.time() + pause_s, self._number, removal))
 
-    def _spare(self, removal: Removal, why: str) -> None:
+    def _spare(self, removal: Removal, why: str, for_s: float = 0.0) -> None:
         if not self._is_current(removal):
             return
         pod, preemptor = removal.pod, removal.preemptor
@@ -312,7 +315,7 @@ class Removals:
             log.warning("pod %s is not evicted: %s", pod.key, why)
             return
         log.warning("pod %s is not deleted for pod %s: %s", pod.key, preemptor.key, why)
-        self._inbox.add(on.VictimSpared(pod.uid, why, preemptor.uid))
+        self._inbox.add(on.VictimSpared(pod.uid, why, preemptor.uid, for_s))
 
     def _drop(self, removal: Removal) -> None:
         del self._known[removal.pod.uid]

@@ -154,6 +154,7 @@ class Service:
         if config.check_live_every:
             self.chores.append(self.live.run)
         self.metrics.leads = lambda: self.loop.leads
+        self.loop.cycled = self.metrics.cycles.observe
         self.metrics.kubelet_refusals = self.refusals.counts
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:

@@ -26,6 +26,11 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     )
 
 
+def gang_key(scheduler: str, key: str) -> Hashable:
+    """Members of one gang wait as one group, each scheduler's apart."""
+    return ("gang", scheduler, key)
+
+
 def same_to_us(old: Pod, new: Pod) -> bool:
     """Whether nothing that the engine reads has changed."""
     return (

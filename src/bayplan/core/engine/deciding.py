@@ -110,11 +110,13 @@ class Deciding:
         found, placed = self._find_room(ask, home)
         if isinstance(found, Plan):
             assert placed is not None
+            self.preempting.attempts += 1
             row = self._cluster.rows[found.node]
             effects = self.preempting.displace(pod, row, now)
             if found.gone:
                 return effects + self._preempt(waiter, placed, found, refusal, now), True
             return effects + self._take(waiter, ask, row, None, now)[0], True
+        self.preempting.attempts += found is not None
         if found == KEPT:
             refusal = replace(refusal, helped_by=frozenset(EventKind))
         if found is not None:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from msgspec.structs import replace
 
 from bayplan.core.engine import doubts
-from bayplan.core.engine.alike import group_key, same_to_us
+from bayplan.core.engine.alike import gang_key, group_key, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.nominations import Nominations
@@ -57,7 +57,8 @@ class Engine:
         self.picking = picking or Picking()
         self.nominations = Nominations(self.cluster)
         self.preemption = {
-            name: Preemption(each, self.nominations.doomed) for name, each in self.verdicts.items()
+            name: Preemption(each, self.nominations.doomed, self.nominations.spared)
+            for name, each in self.verdicts.items()
         }
         first = chosen[0].name
         self.offers = Offers(self.verdicts[first], self.preemption[first], self.nominations)
@@ -88,7 +89,9 @@ class Engine:
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
-            case on.VictimSpared(uid, _, preemptor):
+            case on.VictimSpared(uid, _, preemptor, for_s):
+                if for_s and uid in self.cluster.pods:
+                    self.nominations.leave_alone(uid, now + for_s)
                 return self._spared(uid, preemptor, now)
             case on.PodUnreadable(uid, node):
                 effects = self._gone(uid, now)
@@ -119,6 +122,11 @@ class Engine:
             return None
         times = [self.waiting.next_time(now), self.cluster.distrusted.next_end]
         return min((at for at in times if at is not None and at != math.inf), default=None)
+
+    @property
+    def preemption_attempts(self) -> int:
+        """How often pods were sought that might go for others, whatever came of it."""
+        return self._deciding.preempting.attempts + self.offers.attempts
 
     @property
     def is_full(self) -> bool:
@@ -360,6 +368,8 @@ class Engine:
         if grew or old.pools != node.pools:
             kinds.append(EventKind.NODE_GREW)
         self.waiting.wake(kinds, now)
+        if kinds:  # those who have a place there may have lost it
+            self._rouse([held.uid for held in self.cluster.holds.on(row)], now)
         return [] if old.pools == node.pools else list(doubts.of_node(self.cluster, node))
 
     def _start_afresh(self, old: Node, new: Node) -> bool:
@@ -392,6 +402,7 @@ class Engine:
         now: float,
     ) -> list[do.Effect]:
         self.offers.expire(now)
+        self.nominations.expire(now)
         match event:
             case on.PodExpected(pod, node):
                 self.offers.expect(pod, node, now)
@@ -413,6 +424,8 @@ class Engine:
     def _cycle(self, now: float, limit: int) -> list[do.Effect]:
         if self.offers.until:
             self.offers.expire(now)
+        if self.nominations.spared:
+            self.nominations.expire(now)
         if self.cluster.distrusted.next_end <= now:
             self._forgive(now)
         effects: list[do.Effect] = []
@@ -462,7 +475,7 @@ class Engine:
         waiter.concerning, waiter.generation = terms.concerning(waiter.pod), terms.generation
         pod = waiter.pod
         if pod.gang is not None:
-            return ("gang", pod.scheduler, pod.gang.key)
+            return gang_key(pod.scheduler, pod.gang.key)
         if pod.uid in self.nominations.owners:
             return ("nominated", pod.uid)
         key = group_key(waiter, terms.namespaces)

@@ -32,7 +32,7 @@ class Members:
         waiters = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
         self._pods = [each.pod for each in waiters]
         self._minimum = max(each.gang.minimum for each in self._pods if each.gang is not None)
-        self._bound = len(self._cluster.census.gangs.get(gang.key, ()))
+        self._bound = gangs.here(self._cluster, gang.key, ground.engine.nominations.doomed)
         self._missing = max(self._minimum - self._bound, 1)
         ground.release(*self._pods)
 

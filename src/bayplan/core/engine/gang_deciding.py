@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.engine import gang_room, gangs, placing
+from bayplan.core.engine.alike import gang_key
 from bayplan.core.engine.gang_room import GangPlan
 from bayplan.core.engine.preempting import KEPT, Preempting, Rooms
 from bayplan.core.engine.preemption import NEVER, TERMINATING
@@ -94,11 +95,7 @@ class GangDeciding:
         _, group = self._waiting.pods[pod.uid]
         members = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
         minimum = max(each.pod.gang.minimum for each in members if each.pod.gang is not None)
-        placed = [
-            self._cluster.pods[uid].pod for uid in self._cluster.census.gangs.get(pod.gang.key, ())
-        ]
-        doomed = self._nominations.doomed
-        here = sum(not each.terminating and each.uid not in doomed for each in placed)
+        here = gangs.here(self._cluster, pod.gang.key, self._nominations.doomed)
         verdicts = self._verdicts[pod.scheduler]
         return Turn(pod.gang.key, group, tuple(members), here, minimum, verdicts)
 
@@ -115,6 +112,7 @@ class GangDeciding:
         """The others are perhaps on their way: nobody is told for a moment."""
         there = turn.here + len(turn.members)
         text = f"gang {turn.key} is not complete: {there} of {turn.minimum} members are here"
+        text += self._elsewhere(turn)
         tallies = {INCOMPLETE: Tally(0, ())}
         helped = frozenset({EventKind.POD_PLACED})  # perhaps by another scheduler
         refusal = Refusal(text, tallies, helped, self._cluster.version)
@@ -125,6 +123,15 @@ class GangDeciding:
             self._waiting.sleep(turn.group, refusal, turn.group.since + INCOMPLETE_S)
             return []
         return self._told(turn, refusal, now)
+
+    def _elsewhere(self, turn: Turn) -> str:
+        """Members that another of our profiles has, which will never meet these."""
+        counts = []
+        for name in self._verdicts:
+            group = self._waiting.groups.get(gang_key(name, turn.key))
+            if group is not None and group is not turn.group:
+                counts.append(f"{len(group.members)} more have schedulerName {name}")
+        return f"; {', '.join(counts)}, and a gang needs one" if counts else ""
 
     def _unkeep(self, turn: Turn, now: float) -> None:
         kept = [pod.uid for pod in turn.pods if self._nominations.forget(pod.uid)]
@@ -193,6 +200,7 @@ class GangDeciding:
     def _plan(self, turn: Turn) -> GangPlan | str | None:
         if turn.verdicts.profile.preempt is None:
             return None
+        self._preempting.attempts += 1
         if not all(pod.preempts for pod in turn.pods):
             return NEVER
         if self._nominations.waits(turn.key) or any(map(self._preempting.is_awaited, turn.pods)):

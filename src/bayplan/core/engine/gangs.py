@@ -11,7 +11,7 @@ clock here, so what bounds the time is a count: no domain is begun after MOST_TR
 which take about 50 ms. A trial once begun is finished.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -24,6 +24,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.arrays import Ints, Mask
+from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.demand import NOT_ASKED
 from bayplan.core.state.view import View
 
@@ -55,6 +56,12 @@ def place(
     `homes`: by uid the row where a pod goes if it can. `keep`: as in Verdicts.best.
     """
     return _Placing(verdicts, pods, minimum, keep).place(homes or {})
+
+
+def here(cluster: Cluster, key: str, doomed: Collection[str]) -> int:
+    """How many members of the gang are placed, without those that are about to go."""
+    members = [cluster.pods[uid].pod for uid in cluster.census.gangs.get(key, ())]
+    return sum(not pod.terminating and pod.uid not in doomed for pod in members)
 
 
 class _Placing:

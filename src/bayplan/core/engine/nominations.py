@@ -13,9 +13,11 @@ class Nominations:
     """The places are holds of the cluster; who they are for, and what they wait for, is here."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._holds = cluster.holds
+        self._cluster, self._holds = cluster, cluster.holds
         self.owners: dict[str, str] = {}  # by uid of a pod with a place
         self.doomed: dict[str, dict[str, None]] = {}  # by uid of a victim: whom it goes for
+        self.spared: dict[str, float] = {}  # by uid: who could not be deleted, and till when nobody
+        # asks again
 
     def __contains__(self, uid: str) -> bool:
         """Whether a place is kept for the pod; it ends with its node."""
@@ -66,6 +68,7 @@ class Nominations:
 
     def gone(self, uid: str) -> list[str]:
         """A pod is gone: the pods that waited for nobody else."""
+        self.spared.pop(uid, None)
         owners = self.doomed.pop(uid, {})
         return self.pods_of(owner for owner in owners if not self.waits(owner))
 
@@ -75,6 +78,22 @@ class Nominations:
         for pod in pods:
             self.forget(pod)
         return pods
+
+    def leave_alone(self, uid: str, until: float) -> None:
+        """The pod could not be deleted: for a while it is nobody's victim."""
+        self.spared[uid] = until
+        self._noted(uid)
+
+    def expire(self, now: float) -> None:
+        """Some were left alone for long enough."""
+        for uid in [uid for uid, until in self.spared.items() if until <= now]:
+            del self.spared[uid]
+            self._noted(uid)
+
+    def _noted(self, uid: str) -> None:
+        resident = self._cluster.pods.get(uid)
+        if resident is not None:
+            self._cluster.victim_log.append(resident.row)
 
     def pods_of(self, owners: Iterable[str]) -> list[str]:
         found = set(owners)

@@ -63,6 +63,7 @@ class Offers:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self._preemption, self._nominations = preemption, nominations
         self.until: dict[str, float] = {}  # by uid: when it is expected no more; soonest first
+        self.attempts = 0  # searches for pods that might go for one of these
         self._without: dict[str, int] = {}  # by uid: the verdict on its node without its own hold
         self._index: dict[str, int] = {}  # rows by name …
         self._index_head = -1  # … as of this change of nodes
@@ -249,6 +250,7 @@ class Offers:
         cluster, nominations = self._cluster, self._nominations
         if pod.uid in cluster.pods or self.home(pod.uid) in names:
             return []
+        self.attempts += 1
         nominations.forget(pod.uid)  # the other scheduler rules its place out
         self.forget(pod.uid)
         found = self._room(pod, names)

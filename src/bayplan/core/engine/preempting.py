@@ -72,6 +72,7 @@ class Preempting:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
         self._nominations, self._queue = rooms.nominations, rooms.queue
+        self.attempts = 0  # searches for pods that might go, whatever came of them
 
     def plan(self, ask: Ask, home: int, within: Mask) -> Plan | str | None:
         """Who would have to go for the pod; or why that is not to be; None where nobody ever is.

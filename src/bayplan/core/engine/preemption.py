@@ -78,10 +78,12 @@ class Tried(Struct, frozen=True):
 class Preemption:
     """Asks one profile."""
 
-    def __init__(self, verdicts: Verdicts, doomed: Collection[str] = ()) -> None:
-        """`doomed`: uids of pods that are about to go already."""
+    def __init__(
+        self, verdicts: Verdicts, doomed: Collection[str] = (), spared: Collection[str] = ()
+    ) -> None:
+        """`doomed`: uids of pods that are about to go already; `spared`: of those that must not."""
         self._verdicts, self._cluster = verdicts, verdicts.cluster
-        self._table = Removable(verdicts.cluster)
+        self._table = Removable(verdicts.cluster, spared)
         self._doomed = doomed
         self._turn = 0  # where the next search by trials begins, when there are many rows
 
@@ -280,9 +282,12 @@ class Preemption:
             members: Unit = (residents[each.uid],)
             if gang is not None and gang.key in whole:
                 name, members = gang.key, tuple(residents[uid] for uid in gangs[gang.key])
-            if all(member.pod.priority < pod.priority for member in members):
+            if all(self._yields(member.pod, pod) for member in members):
                 units.setdefault(name, members)
         return list(units.values())
+
+    def _yields(self, victim: Pod, pod: Pod) -> bool:
+        return victim.priority < pod.priority and victim.uid not in self._table.spared
 
     def _in_part(self, victims: Sequence[Pod]) -> set[str]:
         """The gangs that would run with fewer than their minimum."""

@@ -113,11 +113,12 @@ class BudgetGone(Struct, frozen=True, gc=False):
 
 
 class VictimSpared(Struct, frozen=True, gc=False):
-    """A pod that was to be deleted for another will not be: the API refused for good."""
+    """A pod that was to be deleted for another will not be."""
 
     uid: str
     why: str
     preemptor: str = ""  # the uid of the pod that it was to go for, where that is known
+    for_s: float = 0.0  # it is not asked to go again for so long
 
 
 class PodExpected(Struct, frozen=True, gc=False):

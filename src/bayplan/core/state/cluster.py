@@ -70,7 +70,7 @@ class Cluster:
     NOT_STATE = (
         "static_log",
         "load_log",
-        "start_log",
+        "victim_log",
         "image_versions",
         "_image_changes",
         "_demands",
@@ -116,7 +116,7 @@ class Cluster:
         self.device_classes = DeviceClasses(self._done, self._demands.clear)
         self.static_log = RowLog()
         self.load_log = RowLog()
-        self.start_log = RowLog()  # rows where a pod's start or checkpoint changed
+        self.victim_log = RowLog()  # rows where pods are other victims: a start, a checkpoint
         self.version = 0
         self.image_versions: dict[str, int] = {}  # by name; new when its holders change
         self._image_changes = 0
@@ -187,7 +187,7 @@ class Cluster:
         """The pod as it is now; nothing that is counted has changed, but perhaps its start."""
         old, resident.pod = resident.pod, pod
         if old.started_s != pod.started_s or old.checkpoint_s != pod.checkpoint_s:
-            self.start_log.append(resident.row)
+            self.victim_log.append(resident.row)
 
     def remove_node(self, name: str) -> None:
         """The node is gone; pods bound to it are kept until they go too."""

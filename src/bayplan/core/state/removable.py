@@ -5,6 +5,7 @@ is derived from the cluster when somebody asks, and follows the change logs from
 """
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.ordered import NO_POOL
 from bayplan.core.state.pools import Table
 
-NOBODY = np.iinfo(np.int64).max  # in `priority`: no pod is there
+NOBODY = np.iinfo(np.int64).max  # in `priority`: no pod is there, or none that can be removed
 EVERYTHING = np.uint64((1 << 64) - 1)
 WIDEST = 64  # devices of a pool that fit into a mask
 MOST_KEYS = 1 << 16
@@ -24,9 +25,10 @@ MOST_KEYS = 1 << 16
 class Removable:
     """Of all rows; the second axis is the rank by importance."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._load = self._starts = -1  # how far the logs were read
+    def __init__(self, cluster: Cluster, spared: Collection[str] = ()) -> None:
+        """`spared`: uids of pods that cannot be removed."""
+        self.cluster, self.spared = cluster, spared
+        self._load = self._victims = -1  # how far the logs were read
         self._clear()
 
     def _clear(self) -> None:
@@ -46,16 +48,16 @@ class Removable:
     def refresh(self) -> None:
         """What has changed since the last time."""
         cluster = self.cluster
-        moved, begun = cluster.load_log.since(self._load), cluster.start_log.since(self._starts)
+        moved, changed = cluster.load_log.since(self._load), cluster.victim_log.since(self._victims)
         stale = self._load < 0 or len(self.pods) != len(cluster.nodes)
-        if stale or moved is None or begun is None or len(self.keys) > MOST_KEYS:
+        if stale or moved is None or changed is None or len(self.keys) > MOST_KEYS:
             self._clear()
             rows: Rows = np.arange(cluster.height)
         else:
-            rows = np.unique(np.concatenate((moved, begun)))
+            rows = np.unique(np.concatenate((moved, changed)))
         for row in rows.tolist():
             self._write(row)
-        self._load, self._starts = cluster.load_log.head, cluster.start_log.head
+        self._load, self._victims = cluster.load_log.head, cluster.victim_log.head
 
     def counted(self, name: str) -> Mask:
         """Rows without a pool of the class: its devices are only counted there."""
@@ -76,7 +78,9 @@ class Removable:
         self.pods[row] = pods
         self.priority[row, count:] = NOBODY
         self.start[row, count:] = self.saved[row, count:] = 0.0
-        self.priority[row, :count] = [pod.priority for pod in pods]
+        self.priority[row, :count] = [
+            NOBODY if pod.uid in self.spared else pod.priority for pod in pods
+        ]
         self.start[row, :count] = [start_of(pod) for pod in pods]
         self.saved[row, :count] = [pod.saved_s for pod in pods]
         self.key[row, :count] = [self._code(pod.row.plain) for pod in pods]
