@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bayplan.bench import engine as engine_bench
-from bayplan.cli import fits as fits_command
+from bayplan.cli import sources
 from bayplan.cli.clusters import load_cluster, load_pod
 from bayplan.cli.main import main
 from bayplan.cli.tables import amount, table
@@ -474,7 +474,7 @@ def test_tables_and_amounts() -> None:
         ("memory", -(2 << 30)),
     ]
     assert [amount(*pair) for pair in amounts] == ["1.5", "1.5Gi", "100", "8", "-2Gi"]
-    assert fits_command.warnings(["a\nb"]) == ["a b"]
+    assert sources.warnings(["a\nb"]) == ["a b"]
 
 
 # ---- the documents

@@ -7,10 +7,10 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.cli.clusters import Loaded, load_cluster
-from bayplan.cli.fits import warnings
+from bayplan.cli.clusters import Loaded
 from bayplan.cli.server import SERVER, get
 from bayplan.cli.shell import OUTPUT, BadInput
+from bayplan.cli.sources import CLUSTERS, check_one, loaded
 from bayplan.cli.tables import table
 from bayplan.core.engine.advice import Advice
 from bayplan.core.model.advice import Explanation, UnknownPod
@@ -38,22 +38,14 @@ Examples:
 
 @click.command(help=HELP)
 @click.argument("pod")
-@click.option(
-    "--cluster",
-    "clusters",
-    multiple=True,
-    metavar="DUMP",
-    help="Ask about this cluster, as kubectl prints it; may be given several times.",
-)
+@CLUSTERS
 @SERVER
 @OUTPUT
 @click.pass_context
 def explain(
     ctx: click.Context, pod: str, clusters: tuple[str, ...], server: str, output: str
 ) -> None:
-    given = ctx.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE
-    if clusters and given:
-        raise BadInput("--server and --cluster do not go together (see bayplan explain --help)")
+    check_one(ctx, clusters)
     key = pod if "/" in pod else f"default/{pod}"
     space, _, name = key.partition("/")
     if not space or not name or "/" in name:
@@ -73,27 +65,25 @@ def explain(
 
 
 def ask_files(key: str, clusters: tuple[str, ...]) -> bytes:
-    loaded = load_cluster(clusters)
-    for line in warnings(loaded.problems):
-        click.echo(f"warning: {line}", err=True)
-    pod = loaded.unbound.get(key)
+    cluster = loaded(clusters)
+    pod = cluster.unbound.get(key)
     if pod is not None and pod.terminating:
-        version = loaded.engine.cluster.version
+        version = cluster.engine.cluster.version
         text = f"{key} is about to end, and gets no place any more"
         leaving = Explanation(version=version, pod=key, state="leaving", ok=False, message=text)
         return msgspec.json.encode(leaving)
     if pod is not None:
-        let_wait(loaded, pod)
+        let_wait(cluster, pod)
     try:
-        return msgspec.json.encode(Advice(loaded.engine).explain(key))
+        return msgspec.json.encode(Advice(cluster.engine).explain(key))
     except UnknownPod:
         raise BadInput(f"the cluster has no pod {key} that has not ended") from None
 
 
-def let_wait(loaded: Loaded, pod: Pod) -> None:
+def let_wait(cluster: Loaded, pod: Pod) -> None:
     """The pod waits, and the rest of its gang with it."""
-    engine = loaded.engine
-    for each in loaded.unbound.values():
+    engine = cluster.engine
+    for each in cluster.unbound.values():
         together = each.gang and pod.gang and each.gang.key == pod.gang.key
         if each is pod or (together and not each.terminating):
             ours = replace(each, scheduler=next(iter(engine.profiles)))

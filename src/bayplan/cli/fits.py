@@ -7,8 +7,9 @@ import msgspec
 from msgspec import Struct
 
 from bayplan.cli.cases import answers
-from bayplan.cli.clusters import STDIN, load_cluster, load_pod
+from bayplan.cli.clusters import STDIN, load_pod
 from bayplan.cli.shell import OUTPUT, BadInput, nearest
+from bayplan.cli.sources import loaded
 from bayplan.cli.tables import amount, some, table
 from bayplan.core.engine import explain, questions
 from bayplan.core.engine.verdicts import Verdicts
@@ -16,7 +17,6 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Tally
 
 SHOWN_NODES = 20
-SHOWN_PROBLEMS = 10
 SHOWN_REFUSED = 3
 SEE = "(see bayplan fits --help)"
 NO_CLAIMS = (
@@ -68,9 +68,7 @@ def fits(
         raise BadInput(f"a CLUSTER and a POD are needed {SEE}")
     if files.count(STDIN) > 1:
         raise BadInput(f"only one file can be standard input {SEE}")
-    cluster = load_cluster(files[:-1])
-    for line in warnings(cluster.problems):
-        click.echo(f"warning: {line}", err=True)
+    cluster = loaded(files[:-1])
     pod = load_pod(files[-1], cluster)
     if pod.row.claims and not cluster.engine.cluster.storage.claims:
         click.echo(f"warning: {NO_CLAIMS}", err=True)
@@ -143,10 +141,3 @@ def free_table(nodes: list[str], verdicts: Verdicts, pod: Pod) -> str:
         amounts = [amount(name, int(free[cluster.resource_columns[name]])) for name in asked]
         rows.append([node, *amounts])
     return table(("NODE", *(f"FREE {name}" for name in asked)), rows)
-
-
-def warnings(problems: list[str]) -> list[str]:
-    """The first of what could not be read, and how many more there are."""
-    shown = [" ".join(problem.split()) for problem in problems[:SHOWN_PROBLEMS]]
-    more = len(problems) - len(shown)
-    return [*shown, f"{more} more objects cannot be read"] if more else shown

@@ -5,10 +5,10 @@ from typing import Any
 import click
 import msgspec
 
-from bayplan.cli.clusters import STDIN, called, load_cluster, read
-from bayplan.cli.fits import warnings
+from bayplan.cli.clusters import STDIN, called, read
 from bayplan.cli.server import SERVER, post
 from bayplan.cli.shell import BadInput
+from bayplan.cli.sources import CLUSTERS, check_one, loaded
 from bayplan.cli.tables import some, table
 from bayplan.core.engine.bounds import TooMuch
 from bayplan.core.engine.what_if import WhatIf
@@ -39,13 +39,7 @@ Examples:
 
 @click.command(name="what-if", help=HELP)
 @click.argument("file")
-@click.option(
-    "--cluster",
-    "clusters",
-    multiple=True,
-    metavar="DUMP",
-    help="Ask about this cluster, as kubectl prints it; may be given several times.",
-)
+@CLUSTERS
 @SERVER
 @click.option(
     "-o",
@@ -59,9 +53,7 @@ Examples:
 def what_if(
     ctx: click.Context, file: str, clusters: tuple[str, ...], server: str, output: str
 ) -> None:
-    given = ctx.get_parameter_source("server") is click.core.ParameterSource.COMMANDLINE
-    if clusters and given:
-        raise BadInput("--server and --cluster do not go together (see bayplan what-if --help)")
+    check_one(ctx, clusters)
     if file == STDIN and STDIN in clusters:
         raise BadInput("only one file can be standard input (see bayplan what-if --help)")
     try:
@@ -82,10 +74,8 @@ def what_if(
 
 
 def ask_files(body: bytes, clusters: tuple[str, ...]) -> bytes:
-    loaded = load_cluster(clusters)
-    for line in warnings(loaded.problems):
-        click.echo(f"warning: {line}", err=True)
-    return msgspec.json.encode(WhatIf(loaded.engine).ask(read_steps(body, loaded.pod)))
+    cluster = loaded(clusters)
+    return msgspec.json.encode(WhatIf(cluster.engine).ask(read_steps(body, cluster.pod)))
 
 
 def render(question: Json, found: Json) -> str:
