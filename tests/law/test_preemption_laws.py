@@ -252,7 +252,7 @@ class Preemption(RuleBasedStateMachine):
 
 
 EXAMPLES = int(os.environ.get("BAYPLAN_EXAMPLES") or 0) or (
-    3_000 if os.environ.get("BAYPLAN_PROVE") else 150
+    3_000 if os.environ.get("BAYPLAN_PROVE") else 100
 )
 TestPreemption = Preemption.TestCase
 TestPreemption.settings = settings(

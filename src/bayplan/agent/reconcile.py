@@ -41,6 +41,7 @@ log = logging.getLogger("bayplan")
 ACCOUNT_S = 5.0  # for the kubelet's answer
 CURRENT_S = 2.0  # for pods as they are now, while the kubelet waits for ours
 RECORDED_S = 5.0  # the kubelet has taken a pod into its account by then
+LATELY_S = 60.0  # whoever has what a corrected assignment named before is in the account by then
 REFUSED_S = 300.0  # a correction that the API server will not have is tried again after it
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.5  # it allows 100 questions a second
 _LARGEST = 16 << 20  # bytes of the account; the kubelet's own limit
@@ -246,7 +247,7 @@ class Reconciler:
                 why = f"the assignment of {name(pod.key)} is not put right: {error}"
                 self._unwritten[pod.uid] = self._clock.time() + REFUSED_S, why
             return error.status != 409
-        until = self._clock.time() + RECORDED_S
+        until = self._clock.time() + LATELY_S
         self._lately |= dict.fromkeys(named([pod], self.served.node), until)
         match correction.what:
             case "written":
