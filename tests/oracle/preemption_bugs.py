@@ -20,8 +20,8 @@ BUGS = (
     Bug(
         "equals-go-on-trials",
         PREEMPTION,
-        "member.pod.priority < pod.priority for member",
-        "member.pod.priority <= pod.priority for member",
+        "return victim.priority < pod.priority",
+        "return victim.priority <= pod.priority",
         "only pods of lower priority go",
     ),
     Bug(

@@ -107,10 +107,10 @@ class Full:
             began = time.perf_counter()
             self._what_if.ask([asked])
             times.append(1e3 * (time.perf_counter() - began))
-            self._change()
+            self.change()
         return times
 
-    def _change(self) -> None:
+    def change(self) -> None:
         """A pod goes, and the same comes again."""
         pod = bound(self._turn * 13 % (self._nodes * GPUS))
         self.engine.handle(on.PodGone(pod.uid), 0.0)
@@ -135,6 +135,7 @@ def gang_no(plan: Plan) -> float:
         assert len(refused) == plan.gang_size, effects
         for member in members:
             full.engine.handle(on.PodGone(member.uid), 0.0)
+        full.change()  # the next one's answer is not this one's
     return median(times)
 
 

@@ -208,9 +208,10 @@ class Verdicts:
         view.exact = True
         refused: Ints | None = None
         for number, codes in self._codes(ask, view):
-            refused = merged(refused, number, codes)
-            if refused is not None and len(refused) == 1:
-                break
+            if codes is not None:
+                refused = merged(refused, number, codes)
+                if refused is not None and len(refused) == 1:
+                    break
         if refused is None:
             refused = np.zeros(len(view), dtype=np.int64)
         if view.rows is None and self.cluster.vacant:
@@ -433,9 +434,9 @@ def put(verdict: Ints, codes: Codes | None) -> None:
         np.putmask(verdict, cast(Mask, codes), REFUSED)
 
 
-def merged(refused: Ints | None, number: int, codes: Codes | None) -> Ints | None:
+def merged(refused: Ints | None, number: int, codes: Codes) -> Ints | None:
     """Adds a plugin's refusals as numbers below 0; an earlier plugin's stay."""
-    if codes is None or not (codes[0] if len(codes) == 1 else codes.any()):
+    if not (codes[0] if len(codes) == 1 else codes.any()):
         return refused
     ours = np.where(codes > 0, -(number << REASON_BITS) - codes.astype(np.int64), 0)
     return ours if refused is None else np.where(refused == 0, ours, refused)

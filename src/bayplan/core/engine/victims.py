@@ -150,7 +150,8 @@ class Columns:
             whole = self._cluster.free[self.rows].T.copy()
             whole[columns] = free
             view = Freed(self._cluster, self.rows, whole)
-            refused = merged(None, number, fit.refuse(self._ask, view))
+            codes = fit.refuse(self._ask, view)
+            refused = None if codes is None else merged(None, number, codes)
         for at, pool in enumerate(pools):
             short = np.where(pool.serves(_NOTHING), 0, SHORT << BITS * at)
             refused = merged(refused, self._checks.devices, short)

@@ -47,7 +47,7 @@ class WhatIf:
         """`TooMuch` and `TooLong` when the question is too large; nothing has happened then."""
         check(steps, self._limits)
         cluster = self._engine.cluster
-        if any(map(names_pods, steps)):
+        if not all(self._knows(step) for step in steps):
             self._names.refresh()
         with cluster.visited(), cluster.trial():
             question = _Question(
@@ -56,15 +56,19 @@ class WhatIf:
             version = cluster.version
             return Answers(version, [question.answer(step) for step in steps])
 
+    def _knows(self, step: Step) -> bool:
+        """Whether the names of placed pods need not be read again for it."""
+        match step:
+            case ask_for.Fits(without=pods) | ask_for.Evict(pods):
+                return all(self._names.find(key) is not None for key in map(full_name, pods))
+            case ask_for.Place() | ask_for.PlaceGang():
+                return False
+        return True
 
-def names_pods(step: Step) -> bool:
-    """Whether it matters what placed pods are called."""
-    match step:
-        case ask_for.Fits(without=without):
-            return bool(without)
-        case ask_for.Evict() | ask_for.Place() | ask_for.PlaceGang():
-            return True
-    return False
+
+def full_name(name: str) -> str:
+    """A pod of the namespace `default` need not say so."""
+    return name if "/" in name else f"default/{name}"
 
 
 class Patience:
@@ -122,13 +126,11 @@ class _Question:
             self._check_node(node)
         pod = self._guest(pod)
         gone = [*without, *self._holds_of(pod)]
-        victims = tuple(each.key for each in without)
-        if not gone and not self._verdicts(pod).profile.reserve:
-            with asking(self._verdicts(pod), pod) as ask:
-                return where(self._decided(self._verdicts(pod), ask, node))
+        if not gone:
+            return where(self._would_be(pod, node))
         with self._cluster.trial():
             self._remove(gone)
-            return where(self._put(self._verdicts(pod), pod, node), victims)
+            return where(self._would_be(pod, node), tuple(each.key for each in without))
 
     def _evict(self, pods: list[Pod]) -> Changed:
         return Changed(changed=self._remove(pods))
@@ -221,6 +223,15 @@ class _Question:
             self._own[profile.name] = Verdicts(self._cluster, profile)
         return self._own[profile.name]
 
+    def _would_be(self, pod: Pod, node: str | None) -> Placement | Refusal:
+        """Without placing it, where no plugin must see that."""
+        verdicts = self._verdicts(pod)
+        if verdicts.profile.reserve:
+            with self._cluster.trial():
+                return self._put(verdicts, pod, node)
+        with asking(verdicts, pod) as ask:
+            return self._decided(verdicts, ask, node)
+
     def _put(self, verdicts: Verdicts, pod: Pod, node: str | None = None) -> Placement | Refusal:
         """The pod where it would go, or on the node."""
         cluster, profile = self._cluster, verdicts.profile
@@ -264,9 +275,7 @@ class _Question:
         return key in self._placed or self._names.find(key) is not None
 
     def _named(self, names: Iterable[str]) -> list[Pod]:
-        """The pods; one of the namespace `default` need not say so."""
-        keys = dict.fromkeys(name if "/" in name else f"default/{name}" for name in names)
-        return [self._find(key) for key in keys]
+        return [self._find(key) for key in dict.fromkeys(map(full_name, names))]
 
     def _find(self, key: str) -> Pod:
         self._patience.check()

@@ -37,7 +37,6 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.ordered import NO_POOL
 from bayplan.core.state.pools import (
     COMPUTE_BITS,
-    HOLDERS,
     MEMORY_BITS,
     MOST_HOLDERS,
     ONE_HOLDER,
@@ -69,7 +68,7 @@ class Answer(Struct, frozen=True):
 
     unknown: Ints  # as in Lines
     fits: Mask
-    score: Ints
+    score: Ints | None  # None: nobody has asked for it yet
     codes: Codes | None = None  # where they say more than the others do
 
 
@@ -129,7 +128,8 @@ class Devices:
         for want in wants:
             answer = self._answer(want, view)
             if answer is not None:
-                total = answer.score if total is None else total + answer.score
+                score = self._by_pool(want, view)[1] if answer.score is None else answer.score
+                total = score if total is None else total + score
         return total if total is None or len(wants) == 1 else total // len(wants)
 
     def choose(self, ask: Ask, row: int, cluster: Cluster) -> Sequence[Held]:
@@ -173,10 +173,11 @@ class Devices:
 
     def _worked_out(self, want: Wanted, view: View, lines: Lines) -> Answer:
         if is_one_part(want):
-            fits, score = one_part(want.requests[0], lines, self._policy)
-        else:
-            fits, score = self._by_pool(want, view, lines)
-        return Answer(lines.unknown, fits, score)
+            return Answer(lines.unknown, *one_part(want.requests[0], lines, self._policy))
+        if want.requests:
+            return Answer(lines.unknown, *self._by_pool(want, view))
+        _, free = usable_and_free(lines)  # wholes fit where enough are free, and only there
+        return Answer(lines.unknown, (lines.unknown == _NONE) & (free >= want.count), None)
 
     def _side_by_side(self, want: Wanted, view: View) -> Answer | None:
         """Row by row; what was found for a layout and what is free in it is kept."""
@@ -211,11 +212,12 @@ class Devices:
             return self._kinds.setdefault(layout, len(self._kinds) + 1)
         return self._kinds.get(layout, last)
 
-    def _by_pool(self, want: Wanted, view: View, lines: Lines) -> tuple[Mask, Ints]:
+    def _by_pool(self, want: Wanted, view: View) -> tuple[Mask, Ints]:
         """Pool by pool, where more than one device is wanted. Pools in one state count once."""
+        lines = view.lines(want.device_class)
+        assert lines is not None
         cells, room = lines.cells, lines.room
-        usable = room >= 0
-        free = (usable & (cells[:, HOLDERS] == 0)).sum(axis=1)
+        usable, free = usable_and_free(lines)
         fits: Mask = (lines.unknown == 0) & (free >= want.count)
         if want.requests:
             fits &= room.max(axis=1) >= max(request.memory for request in want.requests)
@@ -269,6 +271,13 @@ def _never(want: Wanted, layout: Layout | None) -> Reason:
     if layout is None or ask is None:
         return Reason(f"node(s) never serve {want.resources} in such numbers", False, _PUBLISHED)
     return Reason(contiguous.refusal(layout.type, ask), False, _PUBLISHED)
+
+
+def usable_and_free(lines: Lines) -> tuple[Mask, Ints]:
+    """Which devices may be given, and per line how many of them nobody holds."""
+    usable: Mask = lines.room >= _NONE
+    free: Ints = (usable & (lines.holders == _NONE)).sum(axis=1)
+    return usable, free
 
 
 def is_one_part(want: Wanted) -> bool:

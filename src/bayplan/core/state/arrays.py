@@ -83,6 +83,8 @@ class Interner(Generic[T]):
 
     def cut(self, size: int) -> None:
         """Forgets the newest values, which nobody uses, down to the given size."""
+        if len(self.values) == size:
+            return
         for value in self.values[size:]:
             del self.codes[value]  # type: ignore[arg-type]
             self.changes += 1

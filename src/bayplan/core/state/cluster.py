@@ -263,20 +263,18 @@ class Cluster:
 
     # ---- trials
 
-    @contextmanager
-    def trial(self) -> Iterator[Trial]:
-        """Operations inside are undone at the end unless the trial is kept. Trials nest."""
+    def trial(self) -> Trial:
+        """For a block: operations inside are undone at its end unless the trial is kept. They
+        nest."""
         outermost = self._undo is None
         if self._undo is None:
             self._undo = []
         sizes = (len(self._undo), len(self.resources), len(self.taint_sets), self.labels.sizes())
-        trial = Trial(self, Mark(*sizes, self.version))
-        try:
-            yield trial
-        finally:
-            trial.close()
-            if outermost:
-                self._undo = None
+        return Trial(self, Mark(*sizes, self.version, outermost))
+
+    def forget_undo(self) -> None:
+        """No trial is left that could undo anything."""
+        self._undo = None
 
     @contextmanager
     def visited(self) -> Iterator[None]:
@@ -299,11 +297,12 @@ class Cluster:
         while len(undo) > mark.operations:
             inverse, arguments = undo.pop()
             inverse(*arguments)
-        for name in self.resources[mark.resources :]:
-            del self.lacking[self.resource_columns.pop(name)]
+        if len(self.resources) > mark.resources:
+            for name in self.resources[mark.resources :]:
+                del self.lacking[self.resource_columns.pop(name)]
+            del self.resources[mark.resources :]
             self._demands.clear()
-        del self.resources[mark.resources :]
-        self._note_lacked()
+            self._note_lacked()
         self.taint_sets.cut(mark.taint_sets)
         self.labels.cut(mark.labels)
         self.version = mark.version

@@ -4,8 +4,6 @@ Derived from the cluster on demand: what changed since the last question is read
 the load log. So a scheduler that nobody asks by name pays nothing for it.
 """
 
-import numpy as np
-
 from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster
 
@@ -34,7 +32,7 @@ class PodNames:
         if rows is None or len(self._uids) > 2 * len(cluster.pods) + SPARE:
             self._uids = {each.pod.key: uid for uid, each in cluster.pods.items()}
         else:
-            for row in np.unique(rows).tolist():
+            for row in set(rows.tolist()):
                 for uid, each in cluster.residents[row].items():
                     self._uids[each.pod.key] = uid
         for orphans in cluster.orphans.values():

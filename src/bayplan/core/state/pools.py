@@ -133,6 +133,11 @@ class Lines:
         return self._take(self._table.cells)
 
     @property
+    def holders(self) -> Ints:  # lines × devices
+        rows = slice(self.size) if self._rows is None else self._rows
+        return self._table.cells[rows, HOLDERS]
+
+    @property
     def room(self) -> Ints:  # lines × devices
         return self._take(self._table.room)
 

@@ -13,19 +13,31 @@ class Mark(Struct, frozen=True):
     taint_sets: int
     labels: dict[str, int]  # values by label key
     version: int
+    outermost: bool
 
 
 class Undoes(Protocol):
     def undo_to(self, mark: Mark) -> None: ...
+    def forget_undo(self) -> None: ...
 
 
 class Trial:
-    """What was done since the trial began. Dropped at its end unless kept."""
+    """What was done since the trial began. Dropped at the end of its block unless kept."""
 
     def __init__(self, cluster: Undoes, mark: Mark) -> None:
         self._cluster = cluster
         self._mark = mark
         self._kept = False
+
+    def __enter__(self) -> "Trial":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.close()
+        finally:
+            if self._mark.outermost:
+                self._cluster.forget_undo()
 
     def keep(self) -> None:
         """What is done in the trial stays; an outer trial can still undo it."""
