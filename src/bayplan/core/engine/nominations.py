@@ -69,7 +69,9 @@ class Nominations:
     def gone(self, uid: str) -> list[str]:
         """A pod is gone: the pods that waited for nobody else."""
         self.spared.pop(uid, None)
-        owners = self.doomed.pop(uid, {})
+        owners = self.doomed.pop(uid, None)
+        if owners is None:
+            return []
         return self.pods_of(owner for owner in owners if not self.waits(owner))
 
     def given_up(self, uid: str) -> list[str]:
