@@ -134,6 +134,13 @@ class Preemption(RuleBasedStateMachine):
         for victim in going if not sent and uid not in self.api else ():
             self.drop(victim)
 
+    @precondition(lambda self: self.engine.waiting.pods)
+    @rule(data=st.data(), app=st.sampled_from("abc"))
+    def relabel(self, data: st.DataObject, app: str) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.engine.waiting.pods)))
+        if uid in self.api:
+            self.see(replace(self.api[uid], labels={"app": app}))
+
     @rule(allowed=st.integers(0, 1), app=st.sampled_from("ab"))
     def budget(self, allowed: int, app: str) -> None:
         selector = Selector((Requirement("app", "In", (app,)),))

@@ -294,3 +294,29 @@ def test_who_waits_for_others_to_go_hears_that_the_node_is_another() -> None:
     world.tell(on.NodeSeen(node(home, 1, unschedulable=True)))
     world.tick()
     assert len(victims(world)) == 2
+
+
+def test_a_pod_that_gets_another_label_keeps_its_place() -> None:
+    world = World(a=1)
+    world.submit("v", gpus=1)
+    world.submit("high", gpus=1, priority=10)
+    assert victims(world) == ["v"]
+    world.see(pod("high", 1, priority=10, nominated="a", labels={"new": "label"}))
+    world.submit("equal", gpus=1, priority=10)
+    assert victims(world) == ["v"]
+    world.finish("v")
+    assert world.running() == {"high": "a"}
+    assert world.engine.nominations.owners == {}
+
+
+def test_a_pod_that_asks_for_more_gets_another_place() -> None:
+    world = World(a=2)
+    world.submit("v", pods=2, gpus=1)
+    world.submit("high", gpus=1, priority=10)
+    assert len(victims(world)) == 1
+    world.see(pod("high", 2, priority=10, nominated="a"))
+    world.wait(2)
+    assert set(victims(world)) == {"v-0", "v-1"}
+    for name in ("v-0", "v-1"):
+        world.finish(name)
+    assert world.running() == {"high": "a"}

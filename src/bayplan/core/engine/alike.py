@@ -31,6 +31,11 @@ def gang_key(scheduler: str, key: str) -> Hashable:
     return ("gang", scheduler, key)
 
 
+def same_room(old: Pod, new: Pod) -> bool:
+    """Whether a place that is kept for the pod is still one for it, whatever its labels are."""
+    return (old.row, old.priority, old.gang) == (new.row, new.priority, new.gang)
+
+
 def same_to_us(old: Pod, new: Pod) -> bool:
     """Whether nothing that the engine reads has changed."""
     return (

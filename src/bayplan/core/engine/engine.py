@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from msgspec.structs import replace
 
 from bayplan.core.engine import doubts
-from bayplan.core.engine.alike import gang_key, group_key, same_to_us
+from bayplan.core.engine.alike import gang_key, group_key, same_room, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.nominations import Nominations
@@ -160,10 +160,13 @@ class Engine:
         if same_to_us(known[0].pod, pod):
             known[0].pod = pod
             return []
-        self._unkeep(pod.uid, now)
+        if not same_room(known[0].pod, pod):
+            self._unkeep(pod.uid, now)
         waiter = self.dequeue(pod.uid)  # it keeps its place in the queue and its back-off
         waiter.pod = pod
         effects = self._queue(waiter, now)
+        if pod.uid not in self.waiting.pods:
+            self._unkeep(pod.uid, now)
         if pod.gang is not None and pod.uid in self.waiting.pods:  # its gang may be another now
             self.waiting.rouse(pod.uid, now)
         return effects
