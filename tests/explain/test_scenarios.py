@@ -9,7 +9,7 @@ from bayplan.core.model import events as on
 from bayplan.core.model.advice import Change, Explanation, GangState, Less, Loosen, Move, UnknownPod
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.effects import Preempt
-from bayplan.core.model.pods import AffinityTerm, Gang, PodTerms
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, PodTerms
 from bayplan.core.model.selectors import EVERYTHING, Requirement, Selector, Taint, Toleration
 from bayplan.core.model.steps import AddNodes
 from bayplan.testing import World
@@ -53,6 +53,19 @@ def test_a_pod_on_a_node_that_is_not_known() -> None:
     found = said(world, "lost")
     assert (found.ok, found.node) == (True, "b")
     assert found.message == "default/lost is bound to b, a node that is not known"
+
+
+@pytest.mark.parametrize("gang", [None, Gang("default/g", 1)])
+def test_a_pod_that_is_in_the_way_of_one_that_others_go_for(gang: Gang | None) -> None:
+    world = World(a=1)
+    port = (HostPort("TCP", 80, "0.0.0.0"),)
+    world.submit("v", 1)
+    world.submit("high", 1, priority=10, ports=port)
+    world.submit("low", ports=port, gang=gang)
+    found = said(world, "low")
+    assert (found.state, found.ok) == ("waits", False)
+    assert "what fits would take the room of a pod that others go for" in found.message
+    assert found.suggestions == ()
 
 
 def test_a_pod_that_is_leaving() -> None:

@@ -101,5 +101,8 @@ def render(found: Json) -> str:
             for rank, each in enumerate(helps, 1)
         ]
         header = ("", "KIND", "WHAT WOULD HELP", "THEN ON")
-        parts.append(table(header, rows) if rows else "No change of one kind alone would help.")
+        if rows:
+            parts.append(table(header, rows))
+        elif found.get("reasons"):
+            parts.append("No change of one kind alone would help.")
     return "\n\n".join(parts)

@@ -17,6 +17,7 @@ from bayplan.core.engine import explain, growing, looser, room, smaller
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.gang_advice import Members
 from bayplan.core.engine.ground import Ground
+from bayplan.core.engine.preempting import KEPT
 from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.engine.questions import asking
 from bayplan.core.model.advice import Explanation, Kind, State, Suggestion, UnknownPod
@@ -78,6 +79,8 @@ class Advice:
         ground.release(pod)
         with asking(ground.verdicts, pod) as ask:  # all terms stay counted until the end
             placed = ground.where(pod)
+            if placed is not None and ground.yields(pod):
+                return self._said(pod.key, "waits", f"{pod.key}: {KEPT}")
             if placed is not None:
                 text = f"{pod.key} fits on {placed.node}: it waits for its turn"
                 return self._said(pod.key, "fits", text, placed.node)

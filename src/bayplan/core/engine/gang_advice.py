@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bayplan.core.engine import gang_room, gangs
 from bayplan.core.engine.ground import Ground, daring
 from bayplan.core.engine.growing import added, kinds
+from bayplan.core.engine.preempting import KEPT
 from bayplan.core.engine.preemption import TERMINATING
 from bayplan.core.engine.room import names
 from bayplan.core.model.advice import Change, Explanation, GangState, Suggestion
@@ -49,6 +50,8 @@ class Members:
             words = f"gang {self._gang.key} is not complete"
             message = f"{words}: {there} of {self._minimum} members are here"
             return replace(said, message=message, suggestions=tuple(self._smaller(count)))
+        if placed.ok and self._ground.yields(pod):
+            return replace(said, message=f"gang {self._gang.key}: {KEPT}")
         if placed.ok:
             fit = f"gang {self._gang.key}: {self._bound + count} of {self._minimum} members fit"
             node = next((p.node for p in placed.placements if p.pod.uid == pod.uid), "")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import placing
 from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.preempting import KEPT
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import REFUSED, Verdicts
 from bayplan.core.model.effects import Placement
@@ -26,6 +27,11 @@ class Ground:
         self.preemption = engine.preemption[scheduler]
         self._others = {scheduler: self.verdicts}
         self._picking = engine.picking.apart()
+
+    def yields(self, pod: Pod) -> bool:
+        """Whether the pod, which fits, is kept waiting for somebody who is promised a place."""
+        _, group = self.engine.waiting.pods[pod.uid]
+        return group.refusal is not None and group.refusal.message == KEPT
 
     def of(self, pod: Pod) -> Verdicts:
         """Those of the pod's own profile; where its scheduler is somebody else, ours."""
