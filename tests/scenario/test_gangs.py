@@ -254,3 +254,75 @@ def test_members_with_different_scheduler_names_are_told_so() -> None:
     told = world.waiting()["one"]
     assert told.startswith("gang default/g is not complete: 1 of 2 members are here")
     assert "1 more have schedulerName other, and a gang needs one" in told
+
+
+def test_a_gang_asks_again_once_a_pod_was_left_alone_for_long_enough() -> None:
+    world = World(a=1)
+    world.submit("low", gpus=1)
+    world.tell(on.VictimSpared("uid-low", "forbidden", "uid-other", 300.0))
+    world.submit("g", gpus=1, priority=10, gang=train(1))
+    assert not effects_of(world, do.Preempt)
+    world.wait(301)
+    assert [each.victims[0].name for each in effects_of(world, do.Preempt)] == ["low"]
+
+
+def test_what_a_gang_is_told_is_no_answer_to_another_that_could_remove_its_members() -> None:
+    world = World(a=1)
+    world.submit("x-0", gpus=1, gang=Gang("default/x", 1))
+    for name, gang in (("x-1", Gang("default/x", 2)), ("y-0", Gang("default/y", 1))):
+        world.engine.handle(on.PodSeen(pod(name, 1, priority=10, gang=gang)), world.now)
+    world.tick()
+    (effect,) = effects_of(world, do.Preempt)
+    assert (effect.pod.name, [each.name for each in effect.victims]) == ("y-0", ["x-0"])
+
+
+def test_room_that_a_gang_does_not_take_wakes_others() -> None:
+    world = World()
+    world.node("a", 2, labels={HOSTNAME: "a", "x": "1"})
+    world.node("b", 2, allocatable={"cpu": 4000})
+    world.submit("low", gpus=1, node_selector=((HOSTNAME, "a"),))
+    world.submit("g", gpus=2, priority=10, node_selector=(("x", "1"),), gang=train(1))
+    world.submit("small", gpus=1, cpu=8000)
+    assert "small" not in world.running()
+    world.node("b", 2, allocatable={"cpu": 4000}, labels={HOSTNAME: "b", "x": "1"})
+    world.wait(1)
+    assert world.running()["g"] == "b"
+    world.wait(10)
+    assert world.running()["small"] == "a"
+
+
+def test_a_gang_that_loses_its_place_is_told_so() -> None:
+    world = World(a=1)
+    world.submit("low", gpus=1)
+    world.submit("g", gpus=1, priority=10, gang=train(1))
+    world.tell(on.VictimSpared("uid-low", "forbidden", "uid-g", 300.0))
+    world.wait(20)
+    assert [each.nominated for each in effects_of(world, do.Refuse)] == ["a", ""]
+    assert world.engine.waiting.pods["uid-g"][0].pod.nominated == ""
+
+
+def test_members_that_need_not_go_after_all_are_enough_for_the_next() -> None:
+    world = World(a=2, b=1)
+    on_a = ((HOSTNAME, "a"),)
+    world.submit("g", pods=2, gpus=1, gang=train(2), node_selector=on_a)
+    world.submit("high", gpus=2, priority=10)
+    world.submit("g-2", gpus=1, gang=train(2))
+    world.wait(5)
+    assert "g-2" not in world.running()
+    world.tell(on.PodGone("uid-high"))
+    for name in ("g-0", "g-1"):
+        world.tell(on.VictimSpared(f"uid-{name}", "nobody needs it", "uid-high"))
+    world.wait(10)
+    assert world.running()["g-2"] == "b"
+
+
+def test_that_members_are_missing_is_told_soon_whatever_was_told_before() -> None:
+    world = World(a=1)
+    world.submit("x", gpus=1, priority=100)
+    world.submit("g", pods=2, gpus=1, gang=train(2))
+    world.wait(2)
+    world.tell(on.PodGone("uid-g-1"))
+    world.tell(on.PodGone("uid-x"))
+    for _ in range(4):
+        world.wait(1)
+    assert "is not complete: 1 of 2 members are here" in said(world)["g-0"]

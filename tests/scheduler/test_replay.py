@@ -89,7 +89,7 @@ def queue_of(engine: Engine) -> Any:
                 g.key,
                 list(g.members),
                 list(g.newcomers),
-                (g.told, g.refusal, g.announced, g.sleeps_until, g.has_alarm, g.since),
+                (g.told, g.refusal, g.announced, g.sleeps_until, g.alarm_at, g.since),
                 sorted(g.awake),
                 sorted(g.resting),
             )
@@ -102,7 +102,11 @@ def queue_of(engine: Engine) -> Any:
         "assumed": {uid: waiter(one)[:6] for uid, one in engine.assumed.items()},
         "held": engine.held,
         "unreadable": engine.unreadable,
-        "nominations": (engine.nominations.owners, engine.nominations.doomed),
+        "nominations": (
+            engine.nominations.owners,
+            engine.nominations.doomed,
+            engine.nominations.spared,
+        ),
         "order": vars(engine.order),
     }
 
@@ -240,7 +244,7 @@ RESTORED = {
     | {"preemption", "_deciding", "_facts"},
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
-    | {"announced", "sleeps_until", "has_alarm", "since"},
+    | {"announced", "sleeps_until", "alarm_at", "since"},
     Waiter: {"pod", "sort", "arrival", "own", "concerning", "generation", "attempts"}
     | {"rested_at", "told"},
 }

@@ -4,13 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.core.engine.bounds import Limits, TooLong, TooMuch
+from bayplan.core.engine.preempting import KEPT
 from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConfig
 from bayplan.core.engine.what_if import WhatIf, new_node
 from bayplan.core.model import events as on
 from bayplan.core.model import steps
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.nodes import Image
-from bayplan.core.model.pods import AffinityTerm, Gang, PodTerms
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, PodTerms
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint
 from bayplan.core.model.steps import (
     AddNodes,
@@ -216,7 +217,8 @@ def test_a_removed_node_takes_its_pods_along() -> None:
         world.engine, ChangeNodes((taken,)), Capacity(pod("x", 8)), Evict(("default/big",))
     )
 
-    assert answers == [Changed(changed=1), Counted(count=1), Changed(changed=1)]
+    gone = Failed(error="there is no pod default/big")
+    assert answers == [Changed(changed=1), Counted(count=1), gone]
 
 
 def test_a_gang_is_placed_as_a_whole_or_not_at_all() -> None:
@@ -407,3 +409,79 @@ def test_a_question_that_takes_too_long_is_given_up_and_leaves_nothing() -> None
     assert not world.engine.cluster.pods
     world.tell(on.Tick())
     assert next(times) < 10
+
+
+PORT = (HostPort("TCP", 80, "0.0.0.0"),)
+ON_A = ((HOSTNAME, "a"),)
+
+
+def promised() -> World:
+    """A pod that others go for is promised the node a, and will need its port 80."""
+    world = World(a=2, b=0)
+    world.submit("low", 2)
+    world.submit("high", 2, priority=10, ports=PORT, node_selector=ON_A)
+    return world
+
+
+def test_a_pod_that_would_be_in_the_way_of_one_that_others_go_for_would_wait() -> None:
+    world = promised()
+    newcomer = pod("q", ports=PORT, node_selector=ON_A)
+
+    found = ask(
+        world.engine,
+        Fits(newcomer),
+        Fits(newcomer, node="a"),
+        Place(newcomer),
+        Preempt(newcomer),
+        PlaceGang("g", newcomer, 1, 1),
+        Capacity(newcomer, 3),
+    )
+
+    *answers, counted = found
+    assert [answer.ok for answer in answers] == [False] * 5
+    said = [answer.message for answer in answers if isinstance(answer, Where | GangWhere)]
+    assert said == [KEPT] * 5
+    assert counted == Counted(count=0)
+    world.submit("q", ports=PORT, node_selector=ON_A)
+    assert world.waiting()["q"] == KEPT
+
+
+def test_a_pod_goes_where_it_is_in_nobodys_way() -> None:
+    world = promised()
+    newcomer = pod("q", ports=PORT)
+
+    (found,) = ask(world.engine, Fits(newcomer))
+
+    assert isinstance(found, Where)
+    assert found.node == "b"
+    world.see(newcomer)
+    assert world.running()["q"] == "b"
+
+
+def test_what_ran_on_a_node_that_is_removed_is_gone() -> None:
+    world = World(a=2, b=2)
+    world.submit("t", 1, node_selector=ON_A)
+
+    _, evicted = ask(world.engine, ChangeNodes(remove=("a",)), Evict(("t",)))
+    _, placed = ask(world.engine, ChangeNodes(remove=("a",)), Place(pod("t", 1)))
+
+    assert evicted == Failed(error="there is no pod default/t")
+    assert isinstance(placed, Where)
+    assert (placed.ok, placed.pod, placed.node) == (True, "default/t", "b")
+
+
+def test_a_question_does_not_move_where_the_next_search_for_victims_begins() -> None:
+    world = World()
+    for number in range(45):
+        world.node(f"n{number:02}", 0, allocatable={"pods": 100, "cpu": 100_000})
+        for at in range(80):
+            bound = pod(f"p{number}-{at}", cpu=1000, started_s=1.0, node=f"n{number:02}")
+            if not at:
+                row = replace(bound.row, ports=PORT)
+                bound = replace(bound, row=row, priority=50 if number < 44 else 0)
+            world.engine.handle(on.PodSeen(bound), 0.0)
+    high = pod("high", cpu=1000, priority=10, ports=PORT)
+
+    found = [ask(world.engine, Preempt(high))[0].ok for _ in range(2)]
+
+    assert found[0] == found[1]

@@ -116,7 +116,7 @@ class WaitGroup(Struct, omit_defaults=True):
     refusal: Refusal | None = None
     announced: Sort | None = None
     sleeps_until: float = 0.0
-    has_alarm: bool = False
+    alarm_at: float = -1.0
     since: float = -1.0
     awake: list[tuple[Sort, int, str]] = []
     resting: list[tuple[float, int, str]] = []
@@ -136,6 +136,7 @@ class State(Struct, omit_defaults=True, tag="state"):
     expected: list[Expectation] = []
     kept: list[Kept] = []
     doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
+    spared: list[tuple[str, float]] = []  # uid of a pod that is left alone, till when
     assumed: list[Wait] = []
     groups: list[WaitGroup] = []
     waiting: list[Wait] = []
@@ -176,6 +177,7 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("kept", _kept(engine))
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
+    yield from _parts("spared", engine.nominations.spared.items())
     yield from _parts("assumed", (_wait(waiter, -1) for waiter in engine.assumed.values()))
     yield from _parts("groups", map(_wait_group, queue.groups.values()))
     members = (_wait(waiter, number[group.key]) for waiter, group in queue.pods.values())
@@ -289,7 +291,7 @@ def _wait_group(group: Group) -> WaitGroup:
         refusal=group.refusal,
         announced=group.announced,
         sleeps_until=group.sleeps_until,
-        has_alarm=group.has_alarm,
+        alarm_at=group.alarm_at,
         since=group.since,
         awake=group.awake,
         resting=group.resting,
@@ -397,6 +399,7 @@ def _restore_nominations(engine: Engine, state: State) -> None:
             cluster.holds.hold(kept.pod, cluster.rows[kept.node])
     for uid, owners in state.doomed:
         nominations.doomed[uid] = dict.fromkeys(owners)
+    nominations.spared |= dict(state.spared)
 
 
 def _group(saved: WaitGroup) -> Group:
@@ -406,7 +409,7 @@ def _group(saved: WaitGroup) -> Group:
     group.refusal = saved.refusal
     group.announced = saved.announced
     group.sleeps_until = saved.sleeps_until
-    group.has_alarm = saved.has_alarm
+    group.alarm_at = saved.alarm_at
     group.since = saved.since
     group.awake = list(saved.awake)
     group.resting = list(saved.resting)

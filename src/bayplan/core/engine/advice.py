@@ -41,7 +41,7 @@ class Advice:
         waiting = (waiter.pod for waiter, _ in engine.waiting.pods.values())
         pod = next((pod for pod in waiting if pod.key == key), None)
         if pod is not None:
-            with engine.cluster.visited(), engine.cluster.trial():
+            with engine.asked():
                 found = self._waits(Ground(engine, pod.scheduler), pod)
             ranked = sorted(found.suggestions, key=lambda each: RANK[each.kind])
             return replace(found, suggestions=tuple(ranked))

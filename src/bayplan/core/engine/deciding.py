@@ -1,8 +1,5 @@
 """Deciding about one pod whose turn it is. Gangs: `gang_deciding`."""
 
-from collections.abc import Sequence
-
-import numpy as np
 from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
@@ -12,13 +9,9 @@ from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model.effects import Placement
-from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
-from bayplan.core.state.arrays import Ints, Rows
 from bayplan.core.state.waiting import Waiter
-
-HARMLESS = 16  # nodes that are looked at for one where a pod is in nobody's way
 
 
 class Deciding:
@@ -56,7 +49,7 @@ class Deciding:
                 return self._refuse(waiter, held, home, now)
         promised = self.preempting.promised([pod])
         if promised:
-            row = self._harmless(ask, (verdict, rows), promised)
+            row = self.preempting.harmless(ask, (verdict, rows), promised)
             if row < 0:
                 return self._keeps_away(waiter, now), False
         picked = None
@@ -64,20 +57,6 @@ class Deciding:
             pick = self._queue.picking.pick(verdicts.profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
         return self._take(waiter, ask, row, picked, now)
-
-    def _harmless(self, ask: Ask, found: tuple[Ints, Rows | None], promised: Sequence[Pod]) -> int:
-        """The best row where the pod is in the way of nobody who is promised a place."""
-        verdict, rows = found
-        profile = self._verdicts[ask.pod.scheduler].profile
-        order = np.argsort(-verdict, kind="stable")[:HARMLESS]
-        for at in order[verdict[order] >= 0].tolist():
-            row = at if rows is None else int(rows[at])
-            with self._cluster.trial():
-                placed = placing.placement(self._cluster, profile, ask, row)
-                self._cluster.place(placing.holding(placed), placed.node)
-                if self.preempting.stand(promised):
-                    return row
-        return -1
 
     def _keeps_away(self, waiter: Waiter, now: float) -> list[do.Effect]:
         refusal = Refusal(KEPT, {}, frozenset(EventKind), self._cluster.version)
@@ -107,7 +86,7 @@ class Deciding:
         """It fits nowhere. Perhaps others go for it; if not, it and its equals wait."""
         pod = waiter.pod
         refusal = explain.refusal(self._verdicts[pod.scheduler], ask, self._cluster.version)
-        found, placed = self._find_room(ask, home)
+        found, placed = self.preempting.find_room(ask, home)
         if isinstance(found, Plan):
             assert placed is not None
             self.preempting.attempts += 1
@@ -135,23 +114,6 @@ class Deciding:
             do.Refuse(each, refusal, "" if lost and each is waiter.pod else None) for each in news
         ]
         return list(told), lost
-
-    def _find_room(self, ask: Ask, home: int) -> tuple[Plan | str | None, Placement | None]:
-        """A plan that is in the way of nobody who is promised a place, and where the pod would be;
-        or why there is none."""
-        within = self._cluster.alive[: self._cluster.height].copy()
-        for _ in range(HARMLESS):
-            found = self.preempting.plan(ask, home, within)
-            if not isinstance(found, Plan):
-                return found, None
-            row = self._cluster.rows[found.node]
-            placed = self.preempting.without(ask, row, found.gone)
-            if placed is not None and not self.preempting.spoils(placed, found.gone):
-                return found, placed
-            within[row] = False
-            if not within.any():
-                break
-        return KEPT, None
 
     def _preempt(
         self, waiter: Waiter, placed: Placement, plan: Plan, refusal: Refusal, now: float

@@ -6,7 +6,8 @@ one pod parks that pod and the next goes on; an exception while applying an even
 
 import math
 import traceback
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -17,7 +18,7 @@ from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.offers import Offers
 from bayplan.core.engine.picking import Picking
-from bayplan.core.engine.preempting import Rooms
+from bayplan.core.engine.preempting import Preempting, Rooms
 from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
 from bayplan.core.engine.verdicts import Verdicts
@@ -92,7 +93,7 @@ class Engine:
             case on.VictimSpared(uid, _, preemptor, for_s):
                 if for_s and uid in self.cluster.pods:
                     self.nominations.leave_alone(uid, now + for_s)
-                return self._spared(uid, preemptor, now)
+                return self._spared(uid, "" if for_s else preemptor, now)
             case on.PodUnreadable(uid, node):
                 effects = self._gone(uid, now)
                 self._close(uid, node)
@@ -111,22 +112,40 @@ class Engine:
                 self._facts.learn(event, now)
         return []
 
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """For a question: whatever it does in the block is undone, and leaves nothing behind."""
+        turns = {name: each.turn for name, each in self.preemption.items()}
+        try:
+            with self.cluster.visited(), self.cluster.trial():
+                yield
+        finally:
+            for name, turn in turns.items():
+                self.preemption[name].turn = turn
+
     def is_idle(self, now: float) -> bool:
         """Whether a Tick would do nothing."""
-        ends = min(self.cluster.distrusted.next_end, self.offers.next_end)
+        ends = min(
+            self.cluster.distrusted.next_end, self.offers.next_end, self.nominations.next_end
+        )
         return not (self.waiting.pods or self._reports or ends <= now)
 
     def next_time(self, now: float) -> float | None:
         """When a Tick may do something: now, at a later time, or not before an event (None)."""
         if not self.waiting.pods or self.is_full:
             return None
-        times = [self.waiting.next_time(now), self.cluster.distrusted.next_end]
+        ends = min(self.cluster.distrusted.next_end, self.nominations.next_end)
+        times = [self.waiting.next_time(now), ends]
         return min((at for at in times if at is not None and at != math.inf), default=None)
+
+    @property
+    def preempting(self) -> Preempting:
+        return self._deciding.preempting
 
     @property
     def preemption_attempts(self) -> int:
         """How often pods were sought that might go for others, whatever came of it."""
-        return self._deciding.preempting.attempts + self.offers.attempts
+        return self.preempting.attempts + self.offers.attempts
 
     @property
     def is_full(self) -> bool:
@@ -332,7 +351,7 @@ class Engine:
         owners = self.nominations.doomed.get(uid, {})
         owner = self.nominations.owners.get(preemptor, preemptor)
         if preemptor and owner not in owners and uid in self.cluster.pods:
-            heir = self._deciding.preempting.heir(uid)
+            heir = self.preempting.heir(uid)
             if heir is not None:
                 return [do.Preempt(heir, heir.nominated, (self.cluster.pods[uid].pod,))]
         pods = [each for each in self.nominations.given_up(uid) if each in self.waiting.pods]
@@ -427,8 +446,8 @@ class Engine:
     def _cycle(self, now: float, limit: int) -> list[do.Effect]:
         if self.offers.until:
             self.offers.expire(now)
-        if self.nominations.spared:
-            self.nominations.expire(now)
+        if self.nominations.spared and self.nominations.expire(now):
+            self.waiting.wake((EventKind.POD_GONE,), now)
         if self.cluster.distrusted.next_end <= now:
             self._forgive(now)
         effects: list[do.Effect] = []
@@ -479,8 +498,8 @@ class Engine:
         pod = waiter.pod
         if pod.gang is not None:
             return gang_key(pod.scheduler, pod.gang.key)
-        if pod.uid in self.nominations.owners:
-            return ("nominated", pod.uid)
+        if pod.nominated or pod.uid in self.nominations.owners:
+            return ("nominated", pod.uid)  # what it waits for is no answer to others
         key = group_key(waiter, terms.namespaces)
         if self.verdicts[pod.scheduler].by_terms_alone:
             return key

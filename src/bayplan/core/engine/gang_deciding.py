@@ -80,8 +80,8 @@ class GangDeciding:
             return self._told(turn, kept, now)
         effects: list[do.Effect] = []
         turn.group.since = -1.0
+        self._unkeep(turn, now)  # some may be elsewhere
         for placement in placed.placements:
-            self._nominations.forget(placement.pod.uid)
             self._queue.assume(self._queue.dequeue(placement.pod.uid))
             effects.append(do.Bind(placement))
         self._waiting.wake((EventKind.POD_PLACED,), now)
@@ -114,7 +114,8 @@ class GangDeciding:
         text = f"gang {turn.key} is not complete: {there} of {turn.minimum} members are here"
         text += self._elsewhere(turn)
         tallies = {INCOMPLETE: Tally(0, ())}
-        helped = frozenset({EventKind.POD_PLACED})  # perhaps by another scheduler
+        # Another scheduler may place one, or one that was to go stays, or its node appears.
+        helped = frozenset({EventKind.POD_PLACED, EventKind.POD_GONE, EventKind.NODE_ADDED})
         refusal = Refusal(text, tallies, helped, self._cluster.version)
         self._unkeep(turn, now)
         if turn.group.since < 0:
@@ -139,11 +140,26 @@ class GangDeciding:
             self._waiting.wake((EventKind.POD_GONE,), now)
 
     def _told(self, turn: Turn, refusal: Refusal, now: float) -> list[do.Effect]:
-        news = self._waiting.refuse_gang(turn.group, refusal, now)
-        return [do.Refuse(member.pod, refusal) for member in news]
+        """To those who do not know it yet; and who has lost the place that it was told of hears
+        that."""
+        news = {member.pod.uid for member in self._waiting.refuse_gang(turn.group, refusal, now)}
+        effects: list[do.Effect] = []
+        for member in turn.group.members.values():
+            lost = self._has_lost(member.pod)
+            if lost:
+                member.pod = replace(member.pod, nominated="")
+            if lost or member.pod.uid in news:
+                effects.append(do.Refuse(member.pod, refusal, "" if lost else None))
+        return effects
+
+    def _has_lost(self, pod: Pod) -> bool:
+        told_of = bool(pod.nominated) and pod.uid not in self._nominations
+        return told_of and not self._preempting.is_awaited(pod)
 
     def _shape(self, turn: Turn) -> Hashable:
         """What gangs must share to be refused alike; None where that cannot be said."""
+        if turn.key in self._cluster.census.gangs or not turn.verdicts.by_terms_alone:
+            return None  # its own members are nobody's victims; other plugins may look at anything
         concerning = self._cluster.terms.concerning
         for pod in turn.pods:
             if pod.terms is not None or pod.row.claims or pod.nominated or concerning(pod):
@@ -170,8 +186,8 @@ class GangDeciding:
             return self._preempt(turn, plan, replace(why, more=more), now)
         if plan is not None:
             more = f"{more} preemption: {plan}"
-        effects = self._told(turn, replace(why, more=more), now)
-        return effects + self._given_up(turn, now)
+        effects = self._given_up(turn, now)
+        return effects + self._told(turn, replace(why, more=more), now)
 
     def _given_up(self, turn: Turn, now: float) -> list[do.Effect]:
         """Members that have run without the others for too long make room, if somebody would make

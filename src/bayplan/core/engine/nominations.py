@@ -3,6 +3,7 @@
 An *owner* is who the places and the victims belong to: a pod's uid, or a gang's key.
 """
 
+import math
 from collections.abc import Iterable
 
 from bayplan.core.model.pods import Pod
@@ -15,7 +16,9 @@ class Nominations:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._holds = cluster, cluster.holds
         self.owners: dict[str, str] = {}  # by uid of a pod with a place
-        self.doomed: dict[str, dict[str, None]] = {}  # by uid of a victim: whom it goes for
+        # By uid of a victim: whom it goes for. One that was told to go goes, even if nobody is left
+        # for whom; it stays here until it is gone, or somebody says that it will not be deleted.
+        self.doomed: dict[str, dict[str, None]] = {}
         self.spared: dict[str, float] = {}  # by uid: who could not be deleted, and till when nobody
         # asks again
 
@@ -41,17 +44,11 @@ class Nominations:
         if owner is None:
             return False
         if owner not in self.owners.values():
-            for victim in list(self.doomed):
-                self.spare(victim, owner)
+            for owners in self.doomed.values():
+                owners.pop(owner, None)
         if uid in self._holds.rows:
             self._holds.release(uid)
         return True
-
-    def spare(self, victim: str, owner: str) -> None:
-        """The victim need not go for the owner."""
-        self.doomed[victim].pop(owner, None)
-        if not self.doomed[victim]:
-            del self.doomed[victim]
 
     def doom(self, victims: Iterable[Pod], owner: str) -> tuple[Pod, ...]:
         """The victims go for the owner. Gives those that nobody has told to go yet."""
@@ -76,7 +73,7 @@ class Nominations:
 
     def given_up(self, uid: str) -> list[str]:
         """A victim stays: what was kept for whom it was to go is given up."""
-        pods = self.pods_of(self.doomed.get(uid, {}))
+        pods = self.pods_of(self.doomed.pop(uid, {}))
         for pod in pods:
             self.forget(pod)
         return pods
@@ -84,18 +81,20 @@ class Nominations:
     def leave_alone(self, uid: str, until: float) -> None:
         """The pod could not be deleted: for a while it is nobody's victim."""
         self.spared[uid] = until
-        self._noted(uid)
+        self._cluster.note_victim(uid)
 
-    def expire(self, now: float) -> None:
-        """Some were left alone for long enough."""
-        for uid in [uid for uid, until in self.spared.items() if until <= now]:
+    @property
+    def next_end(self) -> float:
+        """When the next of them may be asked again."""
+        return min(self.spared.values(), default=math.inf)
+
+    def expire(self, now: float) -> bool:
+        """Whether some were left alone for long enough."""
+        over = [uid for uid, until in self.spared.items() if until <= now]
+        for uid in over:
             del self.spared[uid]
-            self._noted(uid)
-
-    def _noted(self, uid: str) -> None:
-        resident = self._cluster.pods.get(uid)
-        if resident is not None:
-            self._cluster.victim_log.append(resident.row)
+            self._cluster.note_victim(uid)
+        return bool(over)
 
     def pods_of(self, owners: Iterable[str]) -> list[str]:
         found = set(owners)

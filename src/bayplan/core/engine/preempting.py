@@ -4,6 +4,7 @@ place is given up for it. Who goes is planned in `preemption`."""
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -18,12 +19,13 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask
-from bayplan.core.state.arrays import Mask
+from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 from bayplan.core.state.waiting import Waiter, Waiting
 
 KEPT = "what fits would take the room of a pod that others go for"
+HARMLESS = 16  # nodes that are looked at for one where a pod is in nobody's way
 DISPLACED = "the place that was kept for the pod went to a more important one"
 
 
@@ -73,6 +75,23 @@ class Preempting:
         self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
         self._nominations, self._queue = rooms.nominations, rooms.queue
         self.attempts = 0  # searches for pods that might go, whatever came of them
+
+    def find_room(self, ask: Ask, home: int = -1) -> tuple[Plan | str | None, Placement | None]:
+        """A plan that is in the way of nobody who is promised a place, and where the pod would be;
+        or why there is none."""
+        within = self._cluster.alive[: self._cluster.height].copy()
+        for _ in range(HARMLESS):
+            found = self.plan(ask, home, within)
+            if not isinstance(found, Plan):
+                return found, None
+            row = self._cluster.rows[found.node]
+            placed = self.without(ask, row, found.gone)
+            if placed is not None and not self.spoils(placed, found.gone):
+                return found, placed
+            within[row] = False
+            if not within.any():
+                break
+        return KEPT, None
 
     def plan(self, ask: Ask, home: int, within: Mask) -> Plan | str | None:
         """Who would have to go for the pod; or why that is not to be; None where nobody ever is.
@@ -165,8 +184,8 @@ class Preempting:
         return all(self._would_fit(pod) for pod in promised)
 
     def heir(self, uid: str) -> Pod | None:
-        """A pod that needs the victim to go, and is more important. Whoever turns out not to need
-        that counts on it no more."""
+        """A pod that needs the victim to go, still fits in its place then, and is more important.
+        Whoever turns out not to need that counts on it no more."""
         victim, found = self._cluster.pods[uid].pod, None
         for owner in list(self._nominations.doomed.get(uid, ())):
             pods = [
@@ -175,8 +194,8 @@ class Preempting:
                 if each in self._waiting.pods and each in self._nominations
             ]
             if victim.gang is None and pods and all(self._would_fit(pod, uid) for pod in pods):
-                self._nominations.spare(uid, owner)
-            else:
+                del self._nominations.doomed[uid][owner]
+            elif all(map(self._would_fit, pods)):
                 higher = (pod for pod in pods if pod.priority > victim.priority)
                 found = found or next(higher, None)
         return found
@@ -192,6 +211,20 @@ class Preempting:
                     self._cluster.remove(uid)
             with asking(verdicts, pod) as ask:
                 return verdicts.takes(ask, row)
+
+    def harmless(self, ask: Ask, found: tuple[Ints, Rows | None], promised: Sequence[Pod]) -> int:
+        """The best row where the pod is in the way of nobody who is promised a place."""
+        verdict, rows = found
+        profile = self._verdicts[ask.pod.scheduler].profile
+        order = np.argsort(-verdict, kind="stable")[:HARMLESS]
+        for at in order[verdict[order] >= 0].tolist():
+            row = at if rows is None else int(rows[at])
+            with self._cluster.trial():
+                placed = placing.placement(self._cluster, profile, ask, row)
+                self._cluster.place(placing.holding(placed), placed.node)
+                if self.stand(promised):
+                    return row
+        return -1
 
     def displace(self, pod: Pod, row: int, now: float) -> list[do.Effect]:
         """What is kept on the row for less important pods is given up."""

@@ -85,7 +85,7 @@ class Preemption:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self._table = Removable(verdicts.cluster, spared)
         self._doomed = doomed
-        self._turn = 0  # where the next search by trials begins, when there are many rows
+        self.turn = 0  # where the next search by trials begins, when there are many rows
 
     def plan(self, ask: Ask, within: Mask | None = None) -> Plan | str:
         """What to remove, or kube-scheduler's words for why nothing would help. `within`: the rows
@@ -235,12 +235,12 @@ class Preemption:
         """Until enough would do, or WORK is done. If no row would do so far, the next search goes
         on from there."""
         enough = max(FEW, math.ceil(self._cluster.node_count / TENTH))
-        begin, self._turn = self._turn % max(len(rows), 1), 0
+        begin, self.turn = self.turn % max(len(rows), 1), 0
         work = would_do = 0
         for turn, row in enumerate(np.roll(rows, -begin).tolist()):
             if would_do == enough or work > WORK:
                 said.add(LATER, rows[turn:])
-                self._turn = 0 if would_do else begin + turn
+                self.turn = 0 if would_do else begin + turn
                 return
             work += 1 + len(self._table.pods[row])
             found = self._weighed(ask, row)

@@ -16,6 +16,7 @@ from bayplan.core.engine import explain, gangs, placing
 from bayplan.core.engine.bounds import Limits, TooLong, check
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.picking import Clock
+from bayplan.core.engine.preempting import KEPT
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts, is_rejection
 from bayplan.core.model import steps as ask_for
@@ -49,7 +50,7 @@ class WhatIf:
         cluster = self._engine.cluster
         if not all(self._knows(step) for step in steps):
             self._names.refresh()
-        with cluster.visited(), cluster.trial():
+        with self._engine.asked():
             question = _Question(
                 self._engine, self._names, Patience(self._clock, self._limits.seconds)
             )
@@ -88,7 +89,7 @@ class _Question:
 
     def __init__(self, engine: Engine, names: PodNames, patience: Patience) -> None:
         self._engine, self._names, self._patience = engine, names, patience
-        self._cluster = engine.cluster
+        self._cluster, self._preempting = engine.cluster, engine.preempting
         self._picking = engine.picking.apart()
         self._own: dict[str, Verdicts] = {}  # by profile: what is kept in them ends with us
         self._placed: dict[str, str] = {}  # by name: uids of pods that are only here
@@ -152,7 +153,13 @@ class _Question:
         template = replace(step.pod, gang=gang)
         names = [self._free_name(space, f"{step.name}-{i}") for i in range(step.count)]
         pods = [self._guest(template, name) for name in names]
-        placed = gangs.place(self._keeping(template), pods, step.minimum, keep=True)
+        promised = self._preempting.promised(pods)
+        with self._cluster.trial() as trial:
+            placed = gangs.place(self._keeping(template), pods, step.minimum, keep=True)
+            if placed.ok and not self._preempting.stand(promised):
+                return ask_for.GangWhere(False, 0, (), message=KEPT)
+            if placed.ok:
+                trial.keep()
         members = tuple(
             ask_for.Member(each.pod.key, each.node, each.held) for each in placed.placements
         )
@@ -172,6 +179,8 @@ class _Question:
         for name in gone:
             self._patience.check()
             self._cluster.remove_node(name)
+            for uid in list(self._cluster.orphans.get(name, ())):
+                self._cluster.remove(uid)
         if add is None or like is None:
             return Changed(changed=len(gone))
         made = tuple(self._add_node(like) for _ in range(add.count))
@@ -185,9 +194,11 @@ class _Question:
                 found = self._decided(verdicts, ask)
                 if isinstance(found, Placement):
                     return where(found)
-                if verdicts.profile.preempt is None:
-                    return where(found)  # its configuration says that nobody goes for anybody
-                plan = self._engine.preemption[verdicts.profile.name].plan(ask)
+                if found.message == KEPT:
+                    return where(found)
+                plan, _ = self._preempting.find_room(ask)
+            if plan is None:
+                return where(found)  # its configuration says that nobody goes for anybody
             if isinstance(plan, str):
                 message = f"{found.message} preemption: {plan}"
                 return Where(ok=False, message=message, reasons=found.tallies)
@@ -251,20 +262,36 @@ class _Question:
             refusal = refusal_on(verdicts, ask, row)
             if refusal is not None:
                 return refusal
-            return placing.placement(cluster, profile, ask, row)
+            placed = placing.placement(cluster, profile, ask, row)
+            return self._kept() if self._preempting.spoils(placed, ()) else placed
         keeps = verdicts is self._own.get(profile.name)
         row, verdict, rows = verdicts.best(ask, keep=keeps)
         if row < 0:
             return explain.refusal(verdicts, ask, cluster.version)
-        if profile.picker is not None:
+        promised = self._preempting.promised([ask.pod])
+        if promised:
+            row = self._preempting.harmless(ask, (verdict, rows), promised)
+            if row < 0:
+                return self._kept()
+        elif profile.picker is not None:
             row = self._picking.pick(profile.picker, verdicts, ask, (verdict, rows)).row
         return placing.placement(cluster, profile, ask, row)
+
+    def _kept(self) -> Refusal:
+        return Refusal(KEPT, {}, frozenset(), self._cluster.version)
 
     # ---- pods and nodes by name
 
     def _guest(self, pod: Pod, name: str = "") -> Pod:
         """The pod as somebody who is not there yet."""
-        return replace(pod, uid=f"{UID}{next(self._numbers)}", name=name or pod.name, node="")
+        return replace(
+            pod,
+            uid=f"{UID}{next(self._numbers)}",
+            name=name or pod.name,
+            scheduler=self._verdicts(pod).profile.name,
+            node="",
+            nominated="",
+        )
 
     def _free_name(self, space: str, name: str) -> str:
         """The name, or the first of name-2, name-3 … that no pod on a node has."""

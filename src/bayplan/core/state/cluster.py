@@ -189,6 +189,13 @@ class Cluster:
         if old.started_s != pod.started_s or old.checkpoint_s != pod.checkpoint_s:
             self.victim_log.append(resident.row)
 
+    def note_victim(self, uid: str) -> None:
+        """Whether the pod may be removed for others has changed."""
+        resident = self.pods.get(uid)
+        if resident is not None:
+            self.victim_log.append(resident.row)
+            self.version += 1
+
     def remove_node(self, name: str) -> None:
         """The node is gone; pods bound to it are kept until they go too."""
         row = self.rows[name]

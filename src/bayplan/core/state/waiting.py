@@ -54,7 +54,7 @@ class Group:
         self.newcomers: dict[str, None] = {}  # uids
         self.announced: SortKey | None = None  # its entry in the queue of groups
         self.sleeps_until = 0.0
-        self.has_alarm = False  # a timer that will end the sleep
+        self.alarm_at = -1.0  # when a timer will end the sleep; other alarms mean nothing
         self.since = -1.0  # of a gang: from when on members were missing, or some were placed alone
 
     def tidy(self) -> None:
@@ -171,8 +171,8 @@ class Waiting:
         self.asleep += 1
         group.refusal = refusal
         group.sleeps_until = until
-        if not group.has_alarm:
-            self._timer(group.sleeps_until, group, ALARM)
+        if not 0 <= group.alarm_at <= until:
+            self._timer(until, group, ALARM)
         for kind in refusal.helped_by:
             self._by_kind[kind][group.key] = None
 
@@ -240,12 +240,13 @@ class Waiting:
         self._timer(waiter.rested_at, group, REST)
 
     def _timer(self, at: float, group: Group, kind: int) -> None:
-        group.has_alarm = group.has_alarm or kind == ALARM
+        if kind == ALARM:
+            group.alarm_at = at
         heappush(self._timers, (at, self.ticket(), group.key, kind))
 
     def _expire(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:
-            _, _, key, kind = heappop(self._timers)
+            at, _, key, kind = heappop(self._timers)
             group = self.groups.get(key)
             if group is None:
                 continue
@@ -253,7 +254,9 @@ class Waiting:
                 if self._rested(group, now) and group.refusal is None:
                     self._announce(group)
                 continue
-            group.has_alarm = False
+            if at != group.alarm_at:
+                continue
+            group.alarm_at = -1.0
             if group.refusal is None:
                 continue
             if group.sleeps_until <= now:
