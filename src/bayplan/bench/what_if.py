@@ -2,7 +2,8 @@
 
 The engine has 10,000 nodes of 8 published devices, all held by pods of one device each. Between
 two questions a pod goes and another comes, so that no answer is the one before. A question goes the
-way of a `POST /v1/what-if` from where its body is read.
+way of a `POST /v1/what-if` from where its body is read. Beside it runs the bare NumPy loop of
+`bench engine`, so that machines can be compared.
 """
 
 import gc
@@ -15,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.bench import asking
+from bayplan.bench.engine import BareLoop
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.what_if import WhatIf
 from bayplan.core.model import effects as do
@@ -28,6 +30,7 @@ from bayplan.core.model.pods import DeviceAsk, Gang, Pod, RowKey
 GPU, GPUS = "nvidia.com/gpu", 8
 MEMORY_MIB = 81_920
 GIB = 1 << 30
+BARE_DECISIONS = 2_000
 Progress = Callable[[str], None]
 
 
@@ -83,6 +86,8 @@ class Full:
             return ask_for.Preempt(self._pod(1 + turn % GPUS))
 
         self._ask(preempt, 2)  # what is kept from one question to the next is made now
+        bare = BareLoop(self._nodes, seed=1)
+        pace: list[float] = []  # of the bare loop, beside each kind of question
         found: dict[str, float] = {}
         for what, step, count in (
             ("fits_node", there, plan.questions),
@@ -91,7 +96,8 @@ class Full:
         ):
             cuts = quantiles(self._ask(step, count), n=100, method="inclusive")
             found |= {f"{what}_ms_p50": cuts[49], f"{what}_ms_p99": cuts[98]}
-        return found
+            pace.append(1e6 / bare.run(BARE_DECISIONS))
+        return found | {"bare_loop_us": median(pace)}
 
     def _pod(self, gpus: int) -> Pod:
         return waiting(f"ask-{self._turn}", gpus, cpu=1000 + self._turn % 7, priority=10)

@@ -58,6 +58,7 @@ def render_what_if(report: dict[str, Any]) -> str:
                 ("preempt, over all nodes", "preempt_all"),
             )
         ),
+        "beside it, a decision of the bare NumPy loop: {bare_loop_us:.0f} µs".format(**report),
         "a gang is refused by the engine in {gang_no_engine_ms:.2f} ms".format(**report),
     ]
     if "gang_no_ms" in report:
