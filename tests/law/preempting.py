@@ -27,6 +27,7 @@ def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
     verdicts = engine.verdicts[pod.scheduler]
     with cluster.trial():
         rows = {uid: cluster.holds.rows[uid] for uid in members}
+        kept = {uid: cluster.holds.pods[row][uid] for uid, row in rows.items()}  # with devices
         for uid in members:
             cluster.holds.release(uid)
         homes = {uid: cluster.name(cluster.pods[uid].row) for uid in going}
@@ -36,7 +37,7 @@ def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
         for uid, each in waiters.items():
             with asking(verdicts, each) as ask:
                 assert verdicts.takes(ask, rows[uid]), (each, rows[uid])
-            cluster.place(replace(each, node=""), cluster.name(rows[uid]))
+            cluster.place(replace(kept[uid], node=""), cluster.name(rows[uid]))
         _no_gang_is_left_in_part(engine, gone)
         if pod.gang is None and pod.terms is None and not cluster.terms.terms:
             cluster.remove(pod.uid)

@@ -116,6 +116,8 @@ class Preemption(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(("begins", "done", "done", "refused")))
     def delete(self, data: st.DataObject, how: str) -> None:
         uid = data.draw(st.sampled_from(sorted(self.deletes)))
+        if uid in self.binds:
+            return  # it goes after its bind
         if how == "begins" and uid in self.api:
             self.see(replace(self.api[uid], terminating=True, preempted=True))
             return

@@ -20,7 +20,7 @@ from tests.oracle.planted_bugs import ABOUT_VOLUMES, BUGS, KEEPING, Bug, plant
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
-CASES: dict[Stream, int] = {"filters": 2000, "scores": 2000, "kept": 1500, "volumes": 800}
+CASES: dict[Stream, int] = {"filters": 2000, "scores": 2000, "kept": 1500, "volumes": 1500}
 DECIDING: tuple[Stream, ...] = ("filters", "scores")
 GOING_ON: tuple[Stream, ...] = ("kept",)
 WITH_VOLUMES: tuple[Stream, ...] = ("volumes",)

@@ -84,6 +84,8 @@ def quiet(made: World) -> None:
     """Nobody waits any more: what is decided next is about the newcomer alone."""
     for uid in [*made.engine.waiting.pods, *made.engine.held]:
         made.engine.handle(on.PodGone(uid), made.now)
+    for uid in list(made.engine.nominations.doomed):
+        made.engine.handle(on.VictimSpared(uid, "nobody needs it"), made.now)
 
 
 def decided(engine: Engine, newcomer: Pod) -> Bind | None:

@@ -260,6 +260,8 @@ class Watching:
         self._out = plane.directory / f"{name}.json"
         command = [contenders.PYTHON, "-m", OBSERVER, str(plane.kubeconfig), NAMESPACE, str(pods)]
         log = plane.directory / f"{name}.log"
+        for old in (self._out, log):  # of an earlier benchmark on the same control plane
+            old.unlink(missing_ok=True)
         self._process = Process("observer", [*command, str(self._out)], log)
         self._process.wait_until(lambda: b"watching" in log.read_bytes())
 
