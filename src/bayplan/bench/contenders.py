@@ -4,7 +4,6 @@ CPU time and memory are read from /proc, so they are all of the process and noth
 """
 
 import http.client
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bayplan.bench.machine import process_cpu_s
-from bayplan.testing.controlplane import ControlPlane, Process
+from bayplan.testing.controlplane import ControlPlane, Process, free_ports
 
 PYTHON = sys.executable
 BAYPLAN = [PYTHON, "-m", "bayplan", "run"]
@@ -45,7 +44,7 @@ def start_kube_scheduler(plane: ControlPlane) -> Running:
 
 def start_bayplan(plane: ControlPlane) -> Running:
     """With no configuration: every default plugin, and no leader election."""
-    port, api = free_port(), free_port()
+    port, api = free_ports(2)
     command = [
         *BAYPLAN,
         f"--kubeconfig={plane.kubeconfig}",
@@ -109,10 +108,3 @@ def get(port: int, path: str) -> str | None:
         return None
     finally:
         connection.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

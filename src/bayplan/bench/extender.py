@@ -21,7 +21,7 @@ from bayplan.bench.contenders import Running
 from bayplan.bench.extenders import Start
 from bayplan.bench.machine import Meter, process_cpu_s
 from bayplan.bench.throughput import APISERVER_ARGS, BenchError, Progress, Watching
-from bayplan.testing.controlplane import ControlPlane, ControlPlaneError
+from bayplan.testing.controlplane import ControlPlane, ControlPlaneError, free_ports
 
 READY_S = 60.0
 WARM_UP_PODS = 200
@@ -158,7 +158,7 @@ def one_round(
     cluster.create(
         PODS, (neuron.pod(f"{prefix}-{i:05d}", sizes[i % len(sizes)]) for i in range(pods))
     )
-    port = contenders.free_port()
+    (port,) = free_ports(1)
     running = contender.start(plane.kubeconfig, port) if contender.start else None
     scheduler = None
     try:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from bayplan.bench import accept_all, contenders
 from bayplan.bench.contenders import Running
-from bayplan.testing.controlplane import Process
+from bayplan.testing.controlplane import Process, free_ports
 
 Start = Callable[[Path, int], Running]  # with a kubeconfig, and the port to listen on
 
 
 def start_bayplan(kubeconfig: Path, port: int) -> Running:
     """With no configuration: every known class of devices, and no leader election."""
-    health = contenders.free_port()
+    (health,) = free_ports(1)
     command = [
         *(contenders.PYTHON, "-m", "bayplan", "extender"),
         *(f"--kubeconfig={kubeconfig}", f"--port={port}"),

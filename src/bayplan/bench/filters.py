@@ -29,7 +29,7 @@ from bayplan.bench.binders import Binds
 from bayplan.bench.extenders import Start
 from bayplan.bench.machine import Meter
 from bayplan.bench.throughput import BenchError, Progress
-from bayplan.testing.controlplane import Process
+from bayplan.testing.controlplane import Process, free_ports
 
 PYTHON = contenders.PYTHON
 AT_ONCE = 16
@@ -239,7 +239,7 @@ def bursts(port: int, questions: Questions, count: int) -> tuple[list[float], li
 @contextmanager
 def served(directory: Path, plan: Plan, start: Start) -> Iterator[int]:
     """An extender that has read the stand-in; gives its port."""
-    api, port = contenders.free_port(), contenders.free_port()
+    api, port = free_ports(2)
     command = [PYTHON, "-m", stand_in.__name__, *map(str, (api, plan.nodes))]
     command += map(str, (plan.mixed, plan.singles, binders.SEED))
     started = [Process("stand-in", command, directory / "stand-in.log")]
