@@ -81,7 +81,7 @@ BUGS = (
     ),
     Bug(
         "node-change-wakes-nobody",
-        ENGINE,
+        "core/engine/nodes.py",
         "kinds.append(EventKind.NODE_CHANGED)",
         "pass",
         "a changed node wakes those whom it refused",

@@ -241,7 +241,7 @@ RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
     | {"max_in_flight", "offers", "nominations"}
     | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"}  # made anew
-    | {"preemption", "_deciding", "_facts"},
+    | {"preemption", "_deciding", "_facts", "_nodes"},
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
     | {"announced", "sleeps_until", "alarm_at", "since"},

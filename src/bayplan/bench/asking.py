@@ -12,7 +12,6 @@ histogram.
 
 import json
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
 from statistics import median, quantiles
@@ -179,8 +178,10 @@ def beside(
 
 def rounds_of(running: Running) -> Counter[float]:
     """Rounds of the loop by their longest time in seconds, as the buckets have it."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/metrics") as answer:
-        families = text_string_to_metric_families(answer.read().decode())
+    said = contenders.get(running.port, "/metrics")
+    if said is None:
+        raise BenchError("the scheduler does not tell its metrics")
+    families = text_string_to_metric_families(said)
     (told,) = (family for family in families if family.name == CYCLES)
     found: Counter[float] = Counter()
     before = 0.0

@@ -59,7 +59,7 @@ class Deciding:
         return self._take(waiter, ask, row, picked, now)
 
     def _keeps_away(self, waiter: Waiter, now: float) -> list[do.Effect]:
-        refusal = Refusal(KEPT, {}, frozenset(EventKind), self._cluster.version)
+        refusal = self.preempting.kept()
         news = self._waiting.refuse(waiter, refusal, now)
         return [do.Refuse(member.pod, refusal) for member in news]
 
@@ -87,15 +87,14 @@ class Deciding:
         pod = waiter.pod
         refusal = explain.refusal(self._verdicts[pod.scheduler], ask, self._cluster.version)
         found, placed = self.preempting.find_room(ask, home)
+        self.preempting.attempts += found is not None
         if isinstance(found, Plan):
             assert placed is not None
-            self.preempting.attempts += 1
             row = self._cluster.rows[found.node]
             effects = self.preempting.displace(pod, row, now)
             if found.gone:
                 return effects + self._preempt(waiter, placed, found, refusal, now), True
             return effects + self._take(waiter, ask, row, None, now)[0], True
-        self.preempting.attempts += found is not None
         if found == KEPT:
             refusal = replace(refusal, helped_by=frozenset(EventKind))
         if found is not None:

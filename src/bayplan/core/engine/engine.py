@@ -15,6 +15,7 @@ from bayplan.core.engine import doubts
 from bayplan.core.engine.alike import gang_key, group_key, same_room, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
+from bayplan.core.engine.nodes import Nodes
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.offers import Offers
 from bayplan.core.engine.picking import Picking
@@ -24,7 +25,6 @@ from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.state.cluster import Cluster, Resident
@@ -76,6 +76,7 @@ class Engine:
         self.max_in_flight = max_in_flight
         self.plugin_errors = 0
         self._facts = Facts(self.cluster, self.waiting)
+        self._nodes = Nodes(self.cluster, self.waiting)
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
@@ -101,7 +102,7 @@ class Engine:
             case on.PodExpected() | on.PodNotExpected() | on.PlaceWanted() | on.BindAsked():
                 return self._offer(event, now)
             case on.NodeSeen(node):
-                return self._see_node(node, now)
+                return self._nodes.see(node, now)
             case on.NodeGone(name):
                 if name in self.cluster.rows:
                     self.cluster.remove_node(name)
@@ -361,44 +362,6 @@ class Engine:
         return []
 
     # ---- nodes
-
-    def _see_node(self, node: Node, now: float) -> list[do.Effect]:
-        row = self.cluster.rows.get(node.name)
-        if row is None:
-            self.cluster.add_node(node)
-            self.waiting.wake((EventKind.NODE_ADDED,), now)
-            return list(doubts.of_node(self.cluster, node))
-        old = self.cluster.nodes[row]
-        assert old is not None
-        if old == node:
-            return []
-        if old.maps != node.maps and old == replace(node, maps=old.maps):
-            self.cluster.note_maps(row, node.maps)
-            return []
-        if old.uid != node.uid:  # deleted and made again under the same name
-            self.cluster.remove_node(node.name)
-            self.cluster.add_node(node)
-            self.waiting.wake((EventKind.NODE_ADDED, EventKind.NODE_CHANGED), now)
-            return list(doubts.of_node(self.cluster, node))
-        self.cluster.update_node(node)
-        kinds = []
-        if old.allocatable != node.allocatable and self._start_afresh(old, node):
-            kinds.append(EventKind.NODE_FORGIVEN)
-        if old.static != node.static:
-            kinds.append(EventKind.NODE_CHANGED)
-        grew = any(old.allocatable.get(n, 0) < amount for n, amount in node.allocatable.items())
-        if grew or old.pools != node.pools:
-            kinds.append(EventKind.NODE_GREW)
-        self.waiting.wake(kinds, now)
-        if kinds:  # those who have a place there may have lost it
-            self._rouse([held.uid for held in self.cluster.holds.on(row)], now)
-        return [] if old.pools == node.pools else list(doubts.of_node(self.cluster, node))
-
-    def _start_afresh(self, old: Node, new: Node) -> bool:
-        """A kubelet that counts otherwise now is trusted again."""
-        names = old.allocatable.keys() | new.allocatable.keys()
-        changed = {n for n in names if old.allocatable.get(n, 0) != new.allocatable.get(n, 0)}
-        return self.cluster.distrusted.forgive(new.name, changed)
 
     def _close(self, uid: str, node: str) -> None:
         if node:

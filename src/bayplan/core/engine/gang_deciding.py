@@ -76,8 +76,7 @@ class GangDeciding:
                 self._remember(shape, placed, plan)
             return self._refuse(turn, placed, plan, now)
         if not harmless:
-            kept = Refusal(KEPT, {}, frozenset(EventKind), self._cluster.version)
-            return self._told(turn, kept, now)
+            return self._told(turn, self._preempting.kept(), now)
         effects: list[do.Effect] = []
         turn.group.since = -1.0
         self._unkeep(turn, now)  # some may be elsewhere

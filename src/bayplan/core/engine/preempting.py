@@ -17,7 +17,7 @@ from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import Refusal
+from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
@@ -178,6 +178,10 @@ class Preempting:
             if each.priority >= most and any(concern(each, newcomer) for newcomer in newcomers)
         ]
         return [each for each in pods if self._would_fit(each)]
+
+    def kept(self) -> Refusal:
+        """Why a pod has to wait that would be in the way of one of them."""
+        return Refusal(KEPT, {}, frozenset(EventKind), self._cluster.version)
 
     def stand(self, promised: Sequence[Pod]) -> bool:
         """Whether they all still fit in their places."""

@@ -192,9 +192,7 @@ class _Question:
             self._remove(self._holds_of(pod))
             with asking(verdicts, pod) as ask:
                 found = self._decided(verdicts, ask)
-                if isinstance(found, Placement):
-                    return where(found)
-                if found.message == KEPT:
+                if isinstance(found, Placement) or found.message == KEPT:
                     return where(found)
                 plan, _ = self._preempting.find_room(ask)
             if plan is None:
@@ -202,8 +200,7 @@ class _Question:
             if isinstance(plan, str):
                 message = f"{found.message} preemption: {plan}"
                 return Where(ok=False, message=message, reasons=found.tallies)
-            held = self._cluster.holds.on(self._cluster.rows[plan.node])
-            self._remove(each for each in held if each.priority < pod.priority)
+            self._cluster.holds.release_below(pod.priority, self._cluster.rows[plan.node])
             self._remove(plan.gone)
             victims = tuple(each.key for each in plan.victims)
             return where(self._put(verdicts, pod, plan.node), victims)
@@ -263,7 +260,7 @@ class _Question:
             if refusal is not None:
                 return refusal
             placed = placing.placement(cluster, profile, ask, row)
-            return self._kept() if self._preempting.spoils(placed, ()) else placed
+            return self._preempting.kept() if self._preempting.spoils(placed, ()) else placed
         keeps = verdicts is self._own.get(profile.name)
         row, verdict, rows = verdicts.best(ask, keep=keeps)
         if row < 0:
@@ -272,13 +269,10 @@ class _Question:
         if promised:
             row = self._preempting.harmless(ask, (verdict, rows), promised)
             if row < 0:
-                return self._kept()
+                return self._preempting.kept()
         elif profile.picker is not None:
             row = self._picking.pick(profile.picker, verdicts, ask, (verdict, rows)).row
         return placing.placement(cluster, profile, ask, row)
-
-    def _kept(self) -> Refusal:
-        return Refusal(KEPT, {}, frozenset(), self._cluster.version)
 
     # ---- pods and nodes by name
 
