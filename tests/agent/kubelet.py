@@ -16,7 +16,7 @@ import grpc.aio
 from msgspec import Struct
 
 from bayplan.agent import wire
-from bayplan.agent.protobuf import decoder, encode
+from bayplan.protobuf import decoder, encode
 
 Key = tuple[str, str]
 Place = tuple[str, str]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from bayplan.agent import wire
-from bayplan.agent.protobuf import BadMessage, decoder, encode
+from bayplan.protobuf import BadMessage, decoder, encode
 
 HERE = Path(__file__).parent
 SAME: dict[type[Struct], str] = {  # ours: theirs

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from bayplan.agent import wire
 from bayplan.agent.counts import Counts, Told
 from bayplan.agent.pods import Key, Place, Pod, PodsHere, Wanted, waiting_for
-from bayplan.agent.protobuf import BadMessage
 from bayplan.agent.truth import (
     Account,
     Case,
@@ -35,6 +34,7 @@ from bayplan.agent.truth import (
 from bayplan.agent.units import Cell
 from bayplan.kube.client import PASSING, PODS, Client
 from bayplan.kube.transport import MERGE_PATCH, ApiError, TransportError
+from bayplan.protobuf import BadMessage
 
 log = logging.getLogger("bayplan")
 

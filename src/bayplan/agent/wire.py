@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from msgspec import Struct
 
-from bayplan.agent.protobuf import decoder, encode
+from bayplan.protobuf import decoder, encode
 
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

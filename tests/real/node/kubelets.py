@@ -8,7 +8,7 @@ import grpc
 from msgspec import Struct
 
 from bayplan.agent import wire
-from bayplan.agent.protobuf import decoder, encode
+from bayplan.protobuf import decoder, encode
 from bayplan.testing.node import Node
 
 ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"

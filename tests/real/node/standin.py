@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from bayplan.agent import wire
-from bayplan.agent.protobuf import decoder, encode
+from bayplan.protobuf import decoder, encode
 from bayplan.testing.controlplane import ControlPlane, Refused
 from tests.real.node.kubelets import FILES, Kubelet
 from tests.real.node.rig import PODS, Json

@@ -1,4 +1,4 @@
-"""Structs as protocol buffers: as much of the encoding as the kubelet's messages need.
+"""Structs as protocol buffers: as much of the encoding as the messages of kubelets and V-IPU need.
 
 A field's number is its place in the struct, from 1. There are strings, integers, booleans,
 messages, tuples of those, and maps from string to string. What is not known is skipped, and what
