@@ -201,7 +201,7 @@ def _total(resource: Resource, devices: Devices, held: Iterable[Held]) -> int:
             return total + sum(sizes)
         case "compute":
             return total + FULL_COMPUTE * len(units)
-        case "whole" | "core":
+        case "whole" | "core" | "partition":
             return total + len(units)
 
 

@@ -26,7 +26,7 @@ from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import wire
 from bayplan.kube.gangs import Words, checkpoint_of, gang_of, good_part
-from bayplan.kube.rows import amounts, row_key
+from bayplan.kube.rows import amounts, row_key, with_partition
 from bayplan.kube.terms import Wrong, label_selector, pod_terms, seconds_of
 from bayplan.kube.volumes import claim_of, pod_claims, storage_class_of, volume_of
 
@@ -62,6 +62,7 @@ class Reader:
         self, vendors: Vendors | None = None, remark: Callable[[str], None] | None = None
     ) -> None:
         self._vendors = vendors or Vendors()
+        self._wire_pod = wire.pod_asking(tuple(self._vendors.annotations))
         self._remark = remark
         self._remarks: set[str] = set()
         self._gangs: dict[tuple[str, Words], Gang] = {}
@@ -71,11 +72,14 @@ class Reader:
 
     def pod(self, source: Source, newcomer: bool = False) -> Pod:
         """A pod, bound if it names a node. A newcomer that names one insists on it instead."""
-        return self._pod(decode(source, wire.Pod, "pod"), newcomer)
+        return self._pod(self.decode_pod(source), newcomer)
+
+    def decode_pod(self, source: Source) -> wire.Pod:
+        return decode(source, self._wire_pod, "pod")
 
     def live_pod(self, source: Source) -> Pod | None:
         """A pod, or None when it has come to its end and holds nothing any more."""
-        seen = decode(source, wire.Pod, "pod")
+        seen = self.decode_pod(source)
         return None if is_terminal(seen) else self._pod(seen, newcomer=False)
 
     def seen_pod(self, seen: wire.Pod) -> Pod:
@@ -171,6 +175,9 @@ class Reader:
         node = "" if newcomer else intern(spec.node_name or "")
         uid = metadata.uid or f"{namespace}/{name}"
         row = self._row(spec, status, bound=bool(node), insists=newcomer)
+        asked = metadata.annotations.asked() if metadata.annotations is not None else None
+        if asked:
+            row = self._with_partition(row, asked, spec, f"{namespace}/{name}", bound=bool(node))
         claims, ephemeral = pod_claims(spec, namespace, name)
         if claims:  # the rest stays shared with the other pods of the template
             row = with_claims(row, claims, ephemeral, uid)
@@ -216,6 +223,18 @@ class Reader:
             except Wrong as wrong:
                 self._say(f"pod {key}: {wrong}")
         return gang, saved_s
+
+    def _with_partition(
+        self, row: RowKey, asked: dict[str, str], spec: wire.PodSpec, key: str, bound: bool
+    ) -> RowKey:
+        """What a pod asks for by an annotation, for its first container; a limit says more."""
+        try:
+            return self._keep(with_partition(row, asked, spec, self._vendors))
+        except Wrong as wrong:
+            if not bound:
+                raise
+            self._say(f"pod {key}: {wrong}")
+            return row
 
     def _gang(self, words: Words, key: str, bound: bool) -> Gang | None:
         """Members say the same, so it is worked out once."""

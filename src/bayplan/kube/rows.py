@@ -3,6 +3,8 @@
 `Wrong` is raised with the field's path. Nothing here knows other pods, nor the pod's name.
 """
 
+from msgspec.structs import replace
+
 from bayplan.core.model.pods import DeviceAsk, HostPort, Phase, RowKey
 from bayplan.core.model.quantity import BadQuantity, counted, parse_json
 from bayplan.core.model.requests import Ask, PodAsk, TooManyResources, asked
@@ -11,6 +13,7 @@ from bayplan.core.model.vendors import Vendors
 from bayplan.kube import wire
 from bayplan.kube.terms import Wrong, node_term, preferred_nodes
 
+MOST_ASKED = 1 << 16  # devices that an annotation can ask for
 MOST_CLASSES = 5  # of devices in one pod; each has its reasons
 
 
@@ -77,7 +80,7 @@ def row_key(
         raise Wrong("spec.containers", str(many)) from None
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return RowKey(
-        requests=figures.requests,
+        requests=tuple(each for each in figures.requests if each[0] not in vendors.partitions),
         scored=figures.scored,
         scored_placed=figures.scored_placed,
         node_selector=tuple(sorted((spec.node_selector or {}).items())),
@@ -132,7 +135,24 @@ def _devices(spec: wire.PodSpec, vendors: Vendors) -> tuple[DeviceAsk, ...]:
                     )
     if len({ask.device_class for ask in found}) > MOST_CLASSES:
         raise Wrong("spec.containers", f"more than {MOST_CLASSES} classes of devices")
+    if len({ask.device_class for ask in found if ask.kind == "partition"}) > 1:
+        raise Wrong("spec.containers", "partitions of more than one class")
     return tuple(found)
+
+
+def with_partition(
+    row: RowKey, asked: dict[str, str], spec: wire.PodSpec, vendors: Vendors
+) -> RowKey:
+    """With what annotations ask for, where no container does."""
+    if any(ask.kind == "partition" for ask in row.devices):
+        return row
+    key, text = next(iter(asked.items()))
+    device_class, resource = vendors.annotations[key]
+    if not text.isdecimal() or not 0 < int(text[:9]) < MOST_ASKED or len(asked) > 1:
+        raise Wrong(f"metadata.annotations[{key}]", f'"{text}" is not one number of devices')
+    container = next((each.name for each in spec.containers or ()), None) or ""
+    ask = DeviceAsk(container, resource.name, device_class.name, resource.kind, int(text))
+    return replace(row, devices=(*row.devices, ask))
 
 
 def _required_nodes(affinity: wire.NodeAffinity | None) -> tuple[NodeTerm, ...] | None:

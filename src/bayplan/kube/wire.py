@@ -4,9 +4,10 @@ Unknown fields are skipped, and null stands for "not there", as in Go. Nothing i
 checked or computed here beyond types; amounts stay raw, because 1 and "1" are both quantities.
 """
 
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, cast
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct, defstruct, field
 
 from bayplan.core.model import devices, dialects
 
@@ -91,6 +92,18 @@ class PodAnnotations(DeviceAnnotations):
     def has_words(self) -> bool:
         """Whether any of these is there; nearly no pod has them."""
         return not (self.gang is self.gang_min is self.gang_near is self.checkpoint is None)
+
+    def asked(self) -> dict[str, str]:
+        """By key: what the pod asks for by annotations (`pod_asking`)."""
+        fields = self.__struct_fields__[_ASKED:]
+        return {
+            name: text
+            for name, attribute in zip(self.__struct_encode_fields__[_ASKED:], fields, strict=True)
+            if (text := getattr(self, attribute)) is not None
+        }
+
+
+_ASKED = len(PodAnnotations.__struct_fields__)
 
 
 class PodOwner(Wire):
@@ -285,6 +298,21 @@ class Pod(Wire):
     metadata: PodMetadata | None = None
     spec: PodSpec | None = None
     status: PodStatus | None = None
+
+
+@cache
+def pod_asking(keys: tuple[str, ...]) -> type[Pod]:
+    """Pods of whose annotations these keys are read too."""
+    if not keys:
+        return Pod
+    fields = [
+        (f"asked_{i}", str | None, field(default=None, name=key)) for i, key in enumerate(keys)
+    ]
+    annotations = defstruct("AskingAnnotations", fields, bases=(PodAnnotations,))
+    some: Any = annotations | None
+    metadata: Any = defstruct("Metadata", [("annotations", some, None)], bases=(PodMetadata,))
+    asking: Any = defstruct("Pod", [("metadata", metadata | None, None)], bases=(Pod,))
+    return cast(type[Pod], asking)
 
 
 # Nodes and the rest

@@ -15,7 +15,7 @@ from bayplan.core.model import events as on
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.kube import wire
 from bayplan.kube.client import PODS
-from bayplan.kube.read import Reader, Unreadable, decode
+from bayplan.kube.read import Reader, Unreadable
 from bayplan.kube.reflector import Watched
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.kinds import Kind
@@ -132,7 +132,7 @@ class PodSink(_Sink[SeenPod | Unread]):
 
     def decode(self, raw: Raw) -> SeenPod | Unread:
         try:
-            seen = decode(raw, wire.Pod, "pod")
+            seen = self.reader.decode_pod(raw)
             pod = self.reader.seen_pod(seen)
         except Unreadable as error:
             return unread(raw, error)
@@ -316,7 +316,7 @@ class FailedSink:
 
     def decode(self, raw: Raw) -> FailedPod | None:
         try:
-            seen = decode(raw, wire.Pod, "pod")
+            seen = self._reader.decode_pod(raw)
             pod = self._reader.seen_pod(seen)
         except Unreadable:
             return None  # the first watch has told of it

@@ -20,16 +20,18 @@ from bayplan.core.model.devices import CORDON, Device
 from bayplan.core.model.holdings import holding_of
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Node, Pool
+from bayplan.core.model.partitions import Estate, Partition, Spot
 from bayplan.core.model.pods import DeviceAsk, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
-from bayplan.core.model.vendors import FULL_COMPUTE, Vendors
+from bayplan.core.model.vendors import FULL_COMPUTE, IPU, KNOWN, Vendors
 
 GIB = 1 << 30
 HOSTNAME = "kubernetes.io/hostname"
 GPU, GPU_MEMORY = "nvidia.com/gpu", "bayplan.dev/gpu-memory-mib"
 GPU_COMPUTE = "bayplan.dev/gpu-compute-percent"
 NEURON, NEURON_CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
-VENDORS = Vendors()
+IPUS, VIPU = "graphcore.ai/ipu", ("vipu-ctrl", "vctl1")
+VENDORS = Vendors((*KNOWN, IPU))
 
 
 def node(name: str, gpus: int = 8, **facts: Any) -> Node:
@@ -65,11 +67,18 @@ def neurons(machine: str, devices: int = 0, cores: int = 0, cordon: str = "") ->
     }
 
 
+def ipus(name: str = "vipu:8090", count: int = 16, domain: int = 64, **facts: Any) -> Estate:
+    """A controller's IPUs, four in a machine; nodes with the label VIPU reach it."""
+    devices = tuple(Device(f"ag{i // 4}.{i % 4}", i) for i in range(count))
+    spots = tuple(Spot(i // domain, i % domain) for i in range(count))
+    return replace(Estate(name, "ipu", VIPU, devices, spots, "bp-"), **facts)
+
+
 def asks(container: str = "main", phase: Any = "main", **amounts: int) -> tuple[DeviceAsk, ...]:
     """What a container asks for: `gpus`, `mib` of one card's memory, `percent` of its compute;
-    `neurons` or their `cores`."""
+    `neurons` or their `cores`; a partition of `ipus`."""
     names = {"gpus": GPU, "mib": GPU_MEMORY, "percent": GPU_COMPUTE}
-    names |= {"neurons": NEURON, "cores": NEURON_CORE}
+    names |= {"neurons": NEURON, "cores": NEURON_CORE, "ipus": IPUS}
     found = []
     for name, amount in amounts.items():
         device_class, resource = VENDORS.resources[names[name]]
@@ -86,7 +95,7 @@ def pod(name: str, gpus: int = 0, cpu: int = 0, memory: int = 0, **facts: Any) -
     if gpus and "devices" not in facts:
         facts["devices"] = asks(gpus=gpus)
     for ask in facts.get("devices", ()):
-        if ask.resource not in given:
+        if ask.resource not in given and ask.kind != "partition":
             amounts[ask.resource] = amounts.get(ask.resource, 0) + ask.amount
     requests = tuple(sorted((n, amount) for n, amount in amounts.items() if amount))
     row = {key: facts.pop(key) for key in list(facts) if key in RowKey.__struct_fields__}
@@ -128,6 +137,10 @@ class World:
     def node(self, name: str, gpus: int = 8, **facts: Any) -> None:
         """A node appears, or changes."""
         self.tell(on.NodeSeen(node(name, gpus, **facts)))
+
+    def estate(self, estate: Estate, *partitions: Partition) -> None:
+        """A controller tells what it has."""
+        self.tell(on.EstateSeen(estate, partitions))
 
     def submit(self, name: str, gpus: int = 0, *, pods: int = 0, **facts: Any) -> None:
         """A pod arrives; with `pods`, that many, called name-0, name-1 …, all at once."""

@@ -53,7 +53,8 @@ class Choice(Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=4096)
 def wanted(asks: tuple[DeviceAsk, ...]) -> tuple[Wanted, ...]:
-    """By class, in the order of first sight."""
+    """By class, in the order of first sight. Partitions are not of a node's own devices."""
+    asks = tuple(ask for ask in asks if ask.kind != "partition")
     classes = dict.fromkeys(ask.device_class for ask in asks)
     return tuple(_wanted(name, [a for a in asks if a.device_class == name]) for name in classes)
 

@@ -15,6 +15,7 @@ from bayplan.core.engine import doubts
 from bayplan.core.engine.alike import gang_key, group_key, same_room, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
+from bayplan.core.engine.keeper import GRACE_S, Keeper
 from bayplan.core.engine.nodes import Nodes
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.offers import Offers
@@ -43,7 +44,9 @@ class Engine:
         picking: Picking | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
         rests: Rests = Rests(),  # noqa: B008
+        grace_s: float = GRACE_S,
     ) -> None:
+        """`grace_s`: how long a partition may be without its pod, or a pod without it."""
         self.cluster = Cluster()
         self.waiting = Waiting(rests)
         self.held: dict[str, tuple[Pod, str]] = {}  # by uid: kept out of the queue, and why
@@ -77,6 +80,7 @@ class Engine:
         self.plugin_errors = 0
         self._facts = Facts(self.cluster, self.waiting)
         self._nodes = Nodes(self.cluster, self.waiting)
+        self.keeper = Keeper(self.cluster, self.waiting, self.assumed, grace_s)
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
@@ -103,6 +107,10 @@ class Engine:
                 return self._offer(event, now)
             case on.NodeSeen(node):
                 return self._nodes.see(node, now)
+            case on.EstateSeen() | on.EstateLost() | on.EstateGone():
+                return self.keeper.hear(event, now)
+            case on.PartitionMade() | on.PartitionRefused() | on.PartitionGone():
+                return self.keeper.hear(event, now)
             case on.NodeGone(name):
                 if name in self.cluster.rows:
                     self.cluster.remove_node(name)
@@ -241,15 +249,21 @@ class Engine:
             self._open(uid, now)
         self._confirm(uid)
         self.offers.forget(uid)
+        effects: list[do.Effect] = []
         if uid in self.cluster.pods:
+            effects = self.keeper.leave(self.cluster.pods[uid].pod)
             self.cluster.remove(uid)
             self.waiting.wake((EventKind.POD_GONE,), now)
         else:
             self._forget_unplaced(uid, now)
-            if self.cluster.orphan(uid) is not None:
+            orphan = self.cluster.orphan(uid)
+            if orphan is not None:
+                effects = self.keeper.leave(orphan)
                 self.cluster.remove(uid)
+                if effects:
+                    self.waiting.wake((EventKind.POD_GONE,), now)
         self._rouse(self.nominations.gone(uid), now)
-        return []
+        return effects
 
     def _queue(self, waiter: Waiter, now: float) -> list[do.Effect]:
         """The pod waits for its turn, unless a plugin keeps it out of the queue."""
@@ -316,18 +330,20 @@ class Engine:
         if waiter is None:
             return []
         placed = self.cluster.pods.get(uid)
+        orphan = self.cluster.orphan(uid) if placed is None else placed.pod
+        effects = [] if orphan is None else self.keeper.leave(orphan)
         self.cluster.remove(uid)
         self._rouse(self.nominations.gone(uid), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile
             self.waiting.wake((EventKind.POD_GONE,), now)
-            return []
+            return effects
         waiter.arrival = self.waiting.ticket()
         self.waiting.back_off(waiter, now)
         if placed is not None and placed.pod.gang is not None:  # the others are there already
             self.nominations.keep(placed.pod, placed.row, placed.pod.gang.key)
         else:
             self.waiting.wake((EventKind.POD_GONE,), now)
-        return self._queue(waiter, now)
+        return effects + self._queue(waiter, now)
 
     # ---- places that are kept
 

@@ -30,8 +30,10 @@ from bayplan.core.engine.victims import (
 )
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Tally
+from bayplan.core.plugins import partitions
 from bayplan.core.plugins.devices import Devices
 from bayplan.core.plugins.hooks import Ask, Plans, Preempt, Reads
+from bayplan.core.plugins.partitions import Partitions
 from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.resources import NodeResourcesFit
 from bayplan.core.state.arrays import Ints, Mask, Rows
@@ -156,7 +158,8 @@ class Preemption:
             slow = rows[ganged]
             columns = Columns(ask, self._table, rows[~ganged], checks)
             said.columns(columns)
-        if len(slow) and not ask.row.ports:  # ports would be looked at first
+        # ports would be looked at first, and partitions may be held by pods of other rows
+        if len(slow) and not ask.row.ports and not partitions.asked(ask):
             relaxed = Columns(ask, self._table, slow, checks or Checks(self._plugins()[0]))
             said.columns(relaxed)
             slow = self._promising(ask, relaxed, order)
@@ -205,7 +208,7 @@ class Preemption:
     def _checks(self, ask: Ask) -> Checks | None:
         """What must be weighed, where columns can weigh it."""
         fit, devices, others = self._plugins()
-        if self._verdicts.is_wide(ask) or others or ask.row.ports:
+        if self._verdicts.is_wide(ask) or others or ask.row.ports or partitions.asked(ask):
             return None
         wants = wanted(ask.row.devices) if devices else ()
         if any(want.needs_ids for want in wants):
@@ -218,14 +221,14 @@ class Preemption:
 
     def _plugins(self) -> tuple[tuple[int, NodeResourcesFit] | None, int, bool]:
         """Of the filters that look at what pods use: the one for amounts, the number of the one
-        for devices, and whether there are others than the one for ports."""
+        for devices, and whether there are others than those for ports and partitions."""
         fit, devices, others = None, 0, False
         for number, plugin in self._verdicts.profile.filters:
             if isinstance(plugin, NodeResourcesFit):
                 fit = (number, plugin)
             elif isinstance(plugin, Devices):
                 devices = number
-            elif plugin.reads is Reads.LOAD and not isinstance(plugin, NodePorts):
+            elif plugin.reads is Reads.LOAD and not isinstance(plugin, NodePorts | Partitions):
                 others = True
         return fit, devices, others
 
@@ -260,7 +263,7 @@ class Preemption:
         """
         whole: set[str] = set()
         while True:
-            units = self._units(ask.pod, row, whole)
+            units = self._units(ask, row, whole)
             if not units:
                 return None
             found = self._on_trial(ask, row, units)
@@ -271,11 +274,11 @@ class Preemption:
                 return found
             whole |= in_part
 
-    def _units(self, pod: Pod, row: int, whole: set[str]) -> list[Unit]:
-        """What can be removed from the row, the most important first: pods, and whole gangs."""
-        residents, gangs = self._cluster.pods, self._cluster.census.gangs
+    def _units(self, ask: Ask, row: int, whole: set[str]) -> list[Unit]:
+        """What can be removed for the row, the most important first: pods, and whole gangs."""
+        residents, gangs, pod = self._cluster.pods, self._cluster.census.gangs, ask.pod
         units: dict[str, Unit] = {}
-        for each in self._table.pods[row]:
+        for each in self._in_the_way(ask, row):
             name, gang = each.uid, each.gang
             if gang is not None and pod.gang is not None and gang.key == pod.gang.key:
                 continue
@@ -285,6 +288,17 @@ class Preemption:
             if all(self._yields(member.pod, pod) for member in members):
                 units.setdefault(name, members)
         return list(units.values())
+
+    def _in_the_way(self, ask: Ask, row: int) -> Sequence[Pod]:
+        """The row's pods; and for a partition whoever holds devices that the row reaches."""
+        here = self._table.pods[row]
+        if not partitions.asked(ask):
+            return here
+        estates, residents = self._cluster.estates, self._cluster.pods
+        found = {pod.uid: pod for pod in here}
+        for line in estates.reached(row):
+            found |= {pod.uid: pod for pod in estates.holders(line) if pod.uid in residents}
+        return sorted(found.values(), key=importance)
 
     def _yields(self, victim: Pod, pod: Pod) -> bool:
         return victim.priority < pod.priority and victim.uid not in self._table.spared

@@ -44,6 +44,13 @@ class Evict(Struct, frozen=True, gc=False):
     why: str
 
 
+class Dismantle(Struct, frozen=True, gc=False):
+    """Delete a partition: no pod has it any more. Whatever was asked for it before comes first."""
+
+    estate: str
+    id: str
+
+
 class Park(Struct, frozen=True, gc=False):
     """A plugin failed while deciding about this pod; it waits, and the story is told."""
 
@@ -58,4 +65,4 @@ class Report(Struct, frozen=True, gc=False):
     text: str
 
 
-Effect = Bind | Refuse | Preempt | Evict | Park | Report
+Effect = Bind | Refuse | Preempt | Evict | Dismantle | Park | Report

@@ -3,7 +3,9 @@
 from msgspec import Struct
 
 from bayplan.core.model.budgets import Budget
+from bayplan.core.model.devices import Held
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.partitions import Estate, Partition
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 
@@ -121,6 +123,47 @@ class VictimSpared(Struct, frozen=True, gc=False):
     for_s: float = 0.0  # it is not asked to go again for so long
 
 
+class EstateSeen(Struct, frozen=True, gc=False):
+    """A controller has told what it has, and all partitions that there are."""
+
+    estate: Estate
+    partitions: tuple[Partition, ...] = ()
+
+
+class EstateLost(Struct, frozen=True, gc=False):
+    """A controller does not answer."""
+
+    name: str
+    why: str
+
+
+class EstateGone(Struct, frozen=True, gc=False):
+    """A controller has no such allocation any more."""
+
+    name: str
+
+
+class PartitionMade(Struct, frozen=True, gc=False):
+    """The partition of a pod that is being bound, with the devices that it really has."""
+
+    uid: str
+    held: tuple[Held, ...]  # all that the pod is given
+
+
+class PartitionRefused(Struct, frozen=True, gc=False):
+    """A controller said that it has no room for so many."""
+
+    estate: str
+    size: int
+
+
+class PartitionGone(Struct, frozen=True, gc=False):
+    """A partition was deleted, or there was none."""
+
+    estate: str
+    id: str
+
+
 class PodExpected(Struct, frozen=True, gc=False):
     """Another scheduler was told where the pod fits; it will most likely choose this node."""
 
@@ -178,6 +221,12 @@ Event = (
     | BudgetSeen
     | BudgetGone
     | VictimSpared
+    | EstateSeen
+    | EstateLost
+    | EstateGone
+    | PartitionMade
+    | PartitionRefused
+    | PartitionGone
     | PodExpected
     | PodNotExpected
     | PlaceWanted

@@ -19,6 +19,7 @@ from bayplan.core.model.devices import (
     read_assignment,
 )
 from bayplan.core.model.dialects import GIB, MIB, NODES_OWN, Annotations, Given
+from bayplan.core.model.partitions import part_id
 from bayplan.core.model.pods import MOST_MIB, DeviceAsk, Holding, Part
 from bayplan.core.model.vendors import MIB_PER_GIB, DeviceClass, Vendors
 
@@ -28,7 +29,7 @@ Cards = dict[str, Part]  # by id
 def holding_of(asks: Sequence[DeviceAsk], held: Iterable[Held]) -> Holding | None:
     """What is held where `held` serves the requests; a class that it does not serve is unknown.
     None where it serves none of them: nobody has said anything."""
-    given = {(each.container, each.resource): each.devices for each in held}
+    given = {(each.container, each.resource): _devices_of(each, asks) for each in held}
     parts: list[Part] = []
     unknown: list[str] = []
     for device_class in dict.fromkeys(ask.device_class for ask in asks):
@@ -39,6 +40,13 @@ def holding_of(asks: Sequence[DeviceAsk], held: Iterable[Held]) -> Holding | Non
         else:
             unknown.append(device_class)
     return Holding(tuple(parts), tuple(sorted(unknown))) if parts else None
+
+
+def _devices_of(held: Held, asks: Sequence[DeviceAsk]) -> tuple[HeldDevice, ...]:
+    """Devices of an estate are told apart from those of others."""
+    if all(ask.kind != "partition" or ask.resource != held.resource for ask in asks):
+        return held.devices
+    return tuple(replace(each, id=part_id(held.pool, each.id)) for each in held.devices)
 
 
 def plain_lists(held: Iterable[Held], vendors: Vendors) -> dict[str, str]:
@@ -122,7 +130,8 @@ def _assigned(
     found = read_assignment(text)
     if isinstance(found, Unknown) or found.node != node:
         return None
-    if any(held.pool != node for held in found.held):
+    partitions = {ask.resource for ask in every if ask.kind == "partition"}
+    if any((held.resource in partitions) == (held.pool == node) for held in found.held):
         return None
     holding = holding_of(asks, found.held)
     if holding is None:
@@ -140,7 +149,7 @@ def _assigned(
 
 
 def _serves(ask: DeviceAsk, devices: Sequence[HeldDevice]) -> bool:
-    if ask.kind in ("whole", "core"):
+    if ask.kind in ("whole", "core", "partition"):
         return len(devices) == ask.amount and all(device.amount == 1 for device in devices)
     return sum(device.amount for device in devices) == ask.amount
 
@@ -190,7 +199,7 @@ def _part(ask: DeviceAsk, device: HeldDevice) -> Part:
 
 def _with(part: Part, ask: DeviceAsk, amount: int) -> Part:
     match ask.kind:
-        case "whole" | "core":
+        case "whole" | "core" | "partition":
             return replace(part, whole=True)
         case "memory":
             memory = part.memory_mib + amount * ask.unit_mib  # it may be asked for by two names

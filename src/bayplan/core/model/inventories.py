@@ -35,6 +35,8 @@ def pools_of(
     machine = next((labels[key] for key in TYPES if key in labels), "")
     found = []
     for each in vendors.classes.values():
+        if each.model == "partition":  # they are no node's own
+            continue
         devices: Devices | Unknown | None
         if isinstance(inventory, Unknown):
             devices = Unknown(f"{INVENTORY}: {inventory.why}")

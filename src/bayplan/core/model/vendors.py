@@ -1,8 +1,9 @@
 """Device classes: kinds of physical device, and the names by which pods ask for them.
 
 A class is what a vendor's configuration describes. Several resources can mean the same devices: as
-wholes, by memory, by percent of their compute, by their cores. So a card that one pod holds as a
-whole is not shared with another by memory. The scheduler and the agent read the same classes.
+wholes, by memory, by percent of their compute, by their cores, as partitions. So a card that one
+pod holds as a whole is not shared with another by memory. The scheduler and the agent read the same
+classes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,9 +11,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-Kind = Literal["whole", "memory", "compute", "core"]
+Kind = Literal["whole", "memory", "compute", "core", "partition"]
 Dialect = Literal["alnair", "gpushare", "hami", "neuron"]
-Model = Literal["any", "contiguous"]
+Model = Literal["any", "contiguous", "partition"]
 Shape = Literal["chain", "ring", "rows"]
 MIB_PER_GIB = 1024
 ALNAIR_BOUND = "ai.centaurus.io/scheduler-timestamp"
@@ -67,6 +68,7 @@ class DeviceClass(Struct, frozen=True, rename="camel"):
     model: Model = "any"  # which devices of a node go together
     instances: tuple[Instance, ...] = ()  # known without an inventory
     device_path: str = ""  # on the node, with {index}; containers get it
+    annotation: AnnotationKey = ""  # of pods that ask for a partition without a limit
 
     @property
     def by_type(self) -> Mapping[str, Instance]:
@@ -121,6 +123,14 @@ NEURON = DeviceClass(
     device_path="/dev/neuron{index}",
 )
 
+# In use only where controllers are configured: elsewhere IPUs may be counted by node.
+IPU = DeviceClass(
+    "ipu",
+    (Resource("graphcore.ai/ipu", "partition"),),
+    model="partition",
+    annotation="graphcore.ai/ipu",
+)
+
 KNOWN = (NVIDIA, NEURON)
 
 
@@ -128,9 +138,10 @@ class Vendors:
     """The classes in use, found by what pods and nodes call them."""
 
     @classmethod
-    def known_and(cls, given: Iterable[DeviceClass]) -> "Vendors":
+    def known_and(cls, given: Iterable[DeviceClass], *, controllers: bool = False) -> "Vendors":
         """A class of a known name takes its place."""
-        return cls({each.name: each for each in (*KNOWN, *given)}.values())
+        known = (*KNOWN, IPU) if controllers else KNOWN
+        return cls({each.name: each for each in (*known, *given)}.values())
 
     def __init__(self, classes: Iterable[DeviceClass] = KNOWN) -> None:
         self.classes = {each.name: each for each in classes}
@@ -138,4 +149,13 @@ class Vendors:
             resource.name: (each, resource)
             for each in self.classes.values()
             for resource in each.resources
+        }
+        self.partitions = frozenset(
+            name for name, (each, _) in self.resources.items() if each.model == "partition"
+        )
+        # by annotation: what a pod asks for by it
+        self.annotations = {
+            each.annotation: (each, each.resources[0])
+            for each in self.classes.values()
+            if each.annotation and each.model == "partition" and each.resources
         }

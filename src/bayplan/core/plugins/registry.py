@@ -10,6 +10,7 @@ from bayplan.core.plugins.kubelet import NodeAccepts
 from bayplan.core.plugins.node_affinity import NodeAffinity
 from bayplan.core.plugins.node_name import NodeName, NodeReadable, NodeUnschedulable
 from bayplan.core.plugins.order import NamespaceShare, PrioritySort
+from bayplan.core.plugins.partitions import Partitions
 from bayplan.core.plugins.pod_affinity import InterPodAffinity
 from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.preemption import DefaultPreemption
@@ -41,6 +42,7 @@ BUILT_IN: dict[str, type] = {
         InterPodAffinity,
         DynamicResources,
         Devices,
+        Partitions,
         NodeAccepts,
         NodeResourcesBalancedAllocation,
         ImageLocality,
@@ -68,6 +70,7 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("InterPodAffinity", 0),
         ("DynamicResources", 0),
         ("Devices", 0),
+        ("Partitions", 0),
         ("NodeAccepts", 0),  # last: what else is wrong with the node says more
     ),
     "score": (
@@ -79,8 +82,9 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("NodeResourcesBalancedAllocation", 1),
         ("ImageLocality", 1),
         ("Devices", 10),  # says nothing of pods that ask for none
+        ("Partitions", 10),  # likewise
     ),
-    "choose": (("Devices", 0),),
+    "choose": (("Devices", 0), ("Partitions", 0)),
     "preempt": (("DefaultPreemption", 0),),
 }
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bayplan.core.model.nodes import Node
-from bayplan.core.model.pods import HostPort, Pod, PodTerms, RowKey
+from bayplan.core.model.pods import Holding, HostPort, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
 from bayplan.core.state.arrays import Interner, Ints, Mask, RowLog, grown
 from bayplan.core.state.budgets import Budgets
@@ -41,6 +41,7 @@ from bayplan.core.state.demand import (
 )
 from bayplan.core.state.deviceclasses import DeviceClasses
 from bayplan.core.state.distrust import Distrusted
+from bayplan.core.state.estates import Estates
 from bayplan.core.state.holds import Holds
 from bayplan.core.state.labels import WASTE, LabelColumn, LabelColumns
 from bayplan.core.state.podindex import PodIndex
@@ -108,6 +109,7 @@ class Cluster:
         self.census = Census()
         self.terms = TermTable()
         self.pools = Pools(rows)
+        self.estates = Estates(self._done, self._touch_load, self.everybody)
         self.storage = Storage(self._done)
         self.budgets = Budgets(self._done)
         self.holds = Holds(self._done, self._hold)
@@ -145,6 +147,12 @@ class Cluster:
         """The pod, if it is bound to a node that is not known."""
         node = self.orphan_nodes.get(uid)
         return None if node is None else self.orphans[node][uid]
+
+    def everybody(self) -> Iterator[Pod]:
+        """All pods that hold something, or for whom it is held."""
+        yield from (resident.pod for resident in self.pods.values())
+        yield from (pod for pods in self.holds.pods.values() for pod in pods.values())
+        yield from (pod for pods in self.orphans.values() for pod in pods.values())
 
     def demand(self, key: RowKey) -> Demand:
         """The row key's amounts as vectors; kept, since pods of one template share them."""
@@ -195,6 +203,15 @@ class Cluster:
         if resident is not None:
             self.victim_log.append(resident.row)
             self.version += 1
+
+    def rehold(self, uid: str, held: Holding | None) -> None:
+        """The pod holds other devices of estates than was planned."""
+        resident = self.pods[uid]
+        before = resident.pod
+        resident.pod = replace(before, held=held)
+        self.estates.take(before, -1)
+        self.estates.take(resident.pod, 1)
+        self._done(self.rehold, uid, before.held)
 
     def remove_node(self, name: str) -> None:
         """The node is gone; pods bound to it are kept until they go too."""
@@ -344,6 +361,7 @@ class Cluster:
             self.storage.count(pod.row.claims, row, 1)
         if pod.held is not None or pod.row.devices:
             self.pools.take(row, pod, 1)
+            self.estates.take(pod, 1)
         if self.index.keys:
             self.index.add(pod)
         self.load_log.append(row)
@@ -369,6 +387,7 @@ class Cluster:
             self.storage.count(pod.row.claims, row, -1)
         if pod.held is not None or pod.row.devices:
             self.pools.take(row, pod, -1)
+            self.estates.take(pod, -1)
         self.load_log.append(row)
         self._done(self._place, pod, row)
 
@@ -380,11 +399,13 @@ class Cluster:
             demand = self.demand(pod.row)
         self.free[row] -= sign * demand.take
         self.pools.take(row, pod, sign)
+        self.estates.take(pod, sign)
         self.load_log.append(row)
 
     def _orphan(self, pod: Pod) -> None:
         self.orphans.setdefault(pod.node, {})[pod.uid] = pod
         self.orphan_nodes[pod.uid] = pod.node
+        self.estates.take(pod, 1)
         self._done(self._unorphan, pod)
 
     def _unorphan(self, pod: Pod) -> None:
@@ -392,6 +413,7 @@ class Cluster:
         del waiting[pod.uid], self.orphan_nodes[pod.uid]
         if not waiting:
             del self.orphans[pod.node]
+        self.estates.take(pod, -1)
         self._done(self._orphan, pod)
 
     def _add_node(self, node: Node, row: int) -> None:
@@ -443,6 +465,7 @@ class Cluster:
         self._write_images(row, old, new)
         pods = (*(each.pod for each in self.residents[row].values()), *self.holds.on(row))
         self.pools.write(row, old, new, pods)
+        self.estates.reach(row, new)
         if old is None or new is None or old.static != new.static:
             self.static_log.append(row)
         self.load_log.append(row)
@@ -506,6 +529,9 @@ class Cluster:
         if row is not None:
             self.static_log.append(row)
             self.load_log.append(row)
+
+    def _touch_load(self, row: int) -> None:
+        self.load_log.append(row)
 
     def _use_ports(self, row: int, ports: tuple[HostPort, ...], sign: int) -> None:
         for port in ports:

@@ -23,6 +23,7 @@ from bayplan.core.state.census import Census
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.demand import CPU, MEMORY, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.deviceclasses import IMPLICIT
+from bayplan.core.state.estates import Line, is_head
 from bayplan.core.state.ordered import Ordered
 from bayplan.core.state.pools import ARRAYS, Table
 from bayplan.core.state.terms import Count, OwnTerms, Role, Term, TermTable
@@ -39,6 +40,7 @@ def broken(cluster: Cluster) -> list[str]:
         *_storage(cluster),
         *_classes_and_trust(cluster),
         *_pools(cluster),
+        *_estates(cluster),
         *_terms(cluster),
     ]
 
@@ -284,6 +286,23 @@ def _pools(cluster: Cluster) -> Iterator[str]:
         walk = _Walk(cluster.height, 0)
         if walk.of(fresh) != walk.of(table):
             yield f"what is left of {name} devices is {walk.of(table)}, not {walk.of(fresh)}"
+
+
+def _estates(cluster: Cluster) -> Iterator[str]:
+    """What is free of each estate = what works − what is held − what nobody knows."""
+    for name, line in cluster.estates.lines.items():
+        fresh = Line(line.estate)
+        fresh.strays, fresh.refused, fresh.closed = line.strays, line.refused, line.closed
+        for row in cluster.rows.values():
+            node = cluster.nodes[row]
+            assert node is not None
+            if is_head(node, line.estate):
+                fresh.rows[row] = None
+        for pod in cluster.everybody():
+            fresh.take(pod, 1)
+        fresh.settle()
+        if name != line.estate.name or vars(fresh) != vars(line):
+            yield f"estate {name} is {vars(line)}, not {vars(fresh)}"
 
 
 def _terms(cluster: Cluster) -> Iterator[str]:

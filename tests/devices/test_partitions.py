@@ -1,0 +1,312 @@
+"""Partitions: buddy blocks against brute force, and pods that get them from a shared estate."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayplan.core.devices import partition
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.partitions import Estate, Partition, Spot
+from bayplan.core.state import laws
+from bayplan.testing.world import VIPU, World, asks, ipus
+
+HEAD = {"labels": dict([VIPU])}
+NAME = "vipu:8090"
+
+
+def world(*estates: Estate, heads: int = 2, **facts: object) -> World:
+    made = World(**facts)  # type: ignore[arg-type]
+    for i in range(1, heads + 1):
+        made.node(f"head-{i}", 0, **HEAD)
+    for estate in estates or (ipus(),):
+        made.estate(estate)
+    return made
+
+
+def want(world: World, name: str, count: int, **facts: object) -> None:
+    world.submit(name, devices=asks(ipus=count), **facts)
+
+
+def check(world: World) -> None:
+    assert laws.broken(world.engine.cluster) == []
+
+
+# ---- the model
+
+
+SIZES = (1, 2, 4, 8, 16)
+
+
+def legal(spots: tuple[Spot, ...], size: int) -> set[int]:
+    """All blocks, found the slow way: every set of so many that fills an aligned stretch."""
+    found = set()
+    for domain in {spot.domain for spot in spots}:
+        own = {spot.at: i for i, spot in enumerate(spots) if spot.domain == domain}
+        for first in range(0, max(own) + 1, size):
+            if all(at in own for at in range(first, first + size)):
+                found.add(sum(1 << own[at] for at in range(first, first + size)))
+    return found
+
+
+def whole_blocks(spots: tuple[Spot, ...], free: int) -> tuple[int, ...]:
+    """How many legal blocks are free, the largest size first."""
+    return tuple(sum(b & free == b for b in legal(spots, size)) for size in reversed(SIZES))
+
+
+@given(
+    st.lists(st.integers(1, 16), min_size=1, max_size=2),
+    st.integers(0, (1 << 32) - 1),
+    st.sampled_from(SIZES),
+)
+@settings(max_examples=400)
+def test_a_block_is_found_where_there_is_one_and_the_largest_stay_whole(domains, free, size):
+    spots = tuple(Spot(d, at) for d, count in enumerate(domains) for at in range(count))
+    free &= (1 << len(spots)) - 1
+    there = {block for block in legal(spots, size) if block & free == block}
+    chosen = partition.choose(spots, free, size)
+    assert (chosen is None) == (not there)
+    look = partition.look(spots, free, size, "binpack")
+    assert (look >= 0) == bool(there)
+    assert (look == partition.NEVER) == (not legal(spots, size))
+    if chosen is not None:
+        assert chosen in there
+        best = max(whole_blocks(spots, free & ~block) for block in there)
+        assert whole_blocks(spots, free & ~chosen) == best
+
+
+@pytest.mark.parametrize("size", [0, 3, 6, 12, -4])
+def test_only_powers_of_two_are_given(size):
+    spots = tuple(Spot(0, at) for at in range(16))
+    assert partition.blocks(spots, size) == ()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from((1, 2, 4, 8))), max_size=40))
+@settings(max_examples=200)
+def test_packing_never_refuses_what_some_order_of_blocks_could_hold(steps):
+    """Best fit keeps a buddy allocator's promise: without frees in between, a request is refused
+    only if no legal choice of blocks for all that came could have left room for it."""
+    spots = tuple(Spot(0, at) for at in range(16))
+    free, given_sizes = (1 << 16) - 1, []
+    for _, size in steps:
+        block = partition.choose(spots, free, size)
+        if block is None:
+            assert not holds_all(spots, sorted([*given_sizes, size], reverse=True), (1 << 16) - 1)
+            return
+        free &= ~block
+        given_sizes.append(size)
+
+
+def holds_all(spots, sizes, free) -> bool:
+    if not sizes:
+        return True
+    blocks = [b for b in legal(spots, sizes[0]) if b & free == b]
+    return any(holds_all(spots, sizes[1:], free & ~b) for b in blocks[:1])
+
+
+# ---- deciding
+
+
+def test_head_nodes_share_what_the_controller_has():
+    made = world()
+    want(made, "a", 8)
+    want(made, "b", 8)
+    want(made, "c", 1)
+    assert set(made.running()) == {"a", "b"}
+    assert "no free partition of 1 graphcore.ai/ipu" in made.waiting()["c"]
+    assert not set(made.devices["a"]) & set(made.devices["b"])
+    made.finish("a")
+    made.wait(2)
+    assert "c" in made.running()
+    check(made)
+
+
+def test_nodes_without_the_label_reach_nothing():
+    made = world()
+    made.node("plain", 0)
+    want(made, "a", 4, node_selector=(("kubernetes.io/hostname", "plain"),))
+    assert "reach no controller for 4 graphcore.ai/ipu" in made.waiting()["a"]
+    made.node("plain", 0, **HEAD)
+    made.wait(2)
+    assert made.running() == {"a": "plain"}
+
+
+@pytest.mark.parametrize("count", [3, 32])
+def test_what_can_never_be_made_is_said_so(count):
+    made = world()
+    want(made, "a", count)
+    assert f"never have a partition of {count} graphcore.ai/ipu" in made.waiting()["a"]
+
+
+def test_no_controller_has_told_anything_yet():
+    made = World()
+    made.node("head-1", 0, **HEAD)
+    want(made, "a", 4)
+    assert "reach no controller" in made.waiting()["a"]
+    made.estate(ipus())
+    made.wait(2)
+    assert made.running() == {"a": "head-1"}
+
+
+def test_a_controller_that_is_down_closes_its_estate():
+    made = world()
+    made.tell(on.EstateLost(NAME, "time-out"))
+    want(made, "a", 4)
+    assert "does not answer" in made.waiting()["a"]
+    made.estate(ipus())
+    made.wait(2)
+    assert "a" in made.running()
+
+
+def test_allocations_are_estates_of_their_own():
+    made = world(ipus("vipu:8090.one", 8), ipus("vipu:8090.two", 4))
+    want(made, "eight", 8)
+    want(made, "four", 4)
+    want(made, "more", 4)
+    assert set(made.running()) == {"eight", "four"}
+    check(made)
+
+
+def test_the_smallest_block_that_fits_is_broken_into():
+    made = world()
+    want(made, "a", 2)
+    want(made, "b", 1)
+    want(made, "c", 1)
+    assert made.devices["c"] != made.devices["b"]
+    want(made, "big", 8)
+    assert "big" in made.running()
+    check(made)
+
+
+def test_partitions_of_others_are_left_alone():
+    made = world()
+    made.estate(
+        ipus(), Partition("somebody", tuple(f"ag{i}.{k}" for i in (0, 1) for k in range(4)))
+    )
+    want(made, "a", 16)
+    want(made, "b", 8)
+    assert set(made.running()) == {"b"}
+    made.estate(ipus(), Partition("bp-uid-b", tuple(made.devices["b"])))
+    made.finish("b")
+    made.wait(2)
+    assert "a" in made.running()
+    check(made)
+
+
+def test_a_partition_that_nobody_owns_is_deleted_after_a_while():
+    made = world()
+    stray = Partition("bp-uid-gone", ("ag0.0",))
+    other = Partition("else-1", ("ag0.1",))
+    for seconds in (0, 20, 20):
+        made.now += seconds
+        made.estate(ipus(), stray, other)
+    gone = [each for each in made.effects if isinstance(each, do.Dismantle)]
+    assert gone == [do.Dismantle(NAME, "bp-uid-gone")]
+    want(made, "a", 16)
+    assert "a" not in made.running()
+    made.estate(ipus(), stray)
+    made.tell(on.PartitionGone(NAME, "bp-uid-gone"))
+    made.wait(2)
+    assert "a" in made.running()
+
+
+@pytest.mark.parametrize("controlled", [True, False])
+def test_a_pod_whose_partition_is_gone_is_evicted_or_reported(controlled):
+    made = world()
+    want(made, "a", 4, controlled=controlled)
+    mine = Partition("bp-uid-a", tuple(made.devices["a"]))
+    made.estate(ipus(), mine)
+    made.effects.clear()
+    for seconds in (60, 20, 20):
+        made.now += seconds
+        made.estate(ipus())
+    (effect,) = [e for e in made.effects if isinstance(e, do.Evict | do.Report)]
+    assert isinstance(effect, do.Evict if controlled else do.Report)
+    assert "partition is gone" in str(effect)
+
+
+def test_real_devices_take_the_place_of_the_plan_and_others_plans_give_way():
+    made = world(binds="hold")
+    want(made, "a", 8)
+    want(made, "b", 4)
+    planned = {name: made.devices[name] for name in ("a", "b")}
+    effect = next(e for e in made.effects if isinstance(e, do.Bind))
+    assert effect.placement.pod.name == "a"
+    (held,) = effect.placement.held
+    other = tuple(ipus().devices[8:16])
+    assert planned["b"] == [device.id for device in other[:4]]
+    real = [(type(held.devices[0]))(d.id, d.index, 1) for d in other]
+    made.tell(on.PartitionMade("uid-a", (type(held)("main", held.resource, NAME, tuple(real)),)))
+    check(made)
+    line = made.engine.cluster.estates.lines[NAME]
+    assert line.free.bit_count() == 4
+    assert max(line.holders) == 1
+
+
+def test_a_size_that_was_refused_waits_until_something_is_freed():
+    made = world(binds="hold")
+    want(made, "a", 4)
+    made.tell(on.PartitionRefused(NAME, 4))
+    made.answer("a", ok=False)
+    assert do.Dismantle(NAME, "bp-uid-a") in made.effects
+    made.wait(5)
+    assert "refused a partition of 4" in made.waiting()["a"]
+    want(made, "small", 2)
+    assert "small" in made.running()
+    made.tell(on.PartitionGone(NAME, "bp-other"))
+    made.wait(15)
+    assert "a" in made.running()
+
+
+def test_a_refusal_does_not_last_for_ever():
+    made = world(binds="hold")
+    made.tell(on.PartitionRefused(NAME, 1))
+    want(made, "a", 4)
+    assert "a" not in made.running()
+    made.now += 301
+    made.estate(ipus())
+    assert "a" in made.running()
+
+
+def test_victims_may_stand_on_any_head_node():
+    made = world()
+    want(made, "low", 16, priority=1, node_selector=(("kubernetes.io/hostname", "head-1"),))
+    want(made, "high", 4, priority=9, node_selector=(("kubernetes.io/hostname", "head-2"),))
+    (asked,) = [each for each in made.effects if isinstance(each, do.Preempt)]
+    assert [victim.name for victim in asked.victims] == ["low"]
+    assert asked.node == "head-2"
+    made.finish("low")
+    assert made.running() == {"high": "head-2"}
+    check(made)
+
+
+def test_only_as_many_go_as_must():
+    made = world()
+    for name, priority in (("one", 1), ("two", 2), ("three", 3), ("four", 4)):
+        want(made, name, 4, priority=priority)
+    want(made, "high", 4, priority=9)
+    (asked,) = [each for each in made.effects if isinstance(each, do.Preempt)]
+    assert [victim.name for victim in asked.victims] == ["one"]
+
+
+def test_a_pod_on_a_node_that_vanished_keeps_its_devices():
+    made = world()
+    want(made, "a", 16, node_selector=(("kubernetes.io/hostname", "head-1"),))
+    made.tell(on.NodeGone("head-1"))
+    check(made)
+    want(made, "b", 1)
+    assert "b" not in made.running()
+    made.finish("a")
+    assert do.Dismantle(NAME, "bp-uid-a") in made.effects
+    made.wait(2)
+    assert made.running() == {"b": "head-2"}
+    check(made)
+
+
+def test_blocks_do_not_cross_link_domains():
+    spots = tuple(Spot(i // 4, i % 4) for i in range(8))
+    assert partition.blocks(spots, 8) == ()
+    pairs = {sum(1 << i for i in pair) for pair in combinations(range(8), 2)}
+    assert set(partition.blocks(spots, 2)) <= pairs
