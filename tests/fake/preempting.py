@@ -92,7 +92,7 @@ class Preempting(Simulation):
         words = super().judge()
         gangs = {value["metadata"]["name"] for value in self._pods() if gang_of(value)}
         waits = [text for text in words if not any(f"{name} " in f"{text} " for name in gangs)]
-        pods = [{**value, "spec": simulation._judged(value)["spec"]} for value in self._pods()]
+        pods = [{**value, "spec": simulation.judged(value)["spec"]} for value in self._pods()]
         vain = waiting_for_less(pods, self._living().values())
         return [*waits, *vain, *(f"room is kept for {uid}" for uid in self.kept)]
 

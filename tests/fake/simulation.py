@@ -9,7 +9,7 @@ faults stop, and what the API has shown is judged by the checker that shares no 
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -43,6 +43,7 @@ TROUBLE_S = 60.0
 # Longer than any rest: a refused pod's 10 s, a broken watch's 60 s, and the 30 minutes for which a
 # node is closed whose kubelet has refused three pods.
 PEACE_S = 2_000.0
+IPU = "graphcore.ai/ipu"
 MERGE = "application/merge-patch+json"
 
 
@@ -96,10 +97,17 @@ class Cut:
 class Process:
     """The scheduler, as a process that can be killed."""
 
-    def __init__(self, api: Api, faults: Faults, clock: VirtualClock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        api: Api,
+        faults: Faults,
+        clock: VirtualClock,
+        rng: random.Random,
+        make: Callable[[Client], Service] | None = None,
+    ) -> None:
         self.transport = Cut(DirectTransport(api, clock, faults))
         client = Client(self.transport, clock, rng)
-        self.service = Service(Configuration(check_live_every=60.0), Options(), client)
+        self.service = (make or _plain)(client)
         self.lawyer = Lawyer(self.service.engine)
         self.service.loop.recorders.append(self.lawyer)
         self.task = asyncio.create_task(self.service.run(), name="scheduler")
@@ -115,7 +123,13 @@ class Process:
         await self.task
 
 
+def _plain(client: Client) -> Service:
+    return Service(Configuration(check_live_every=60.0), Options(), client)
+
+
 class Simulation:
+    make: Callable[[Client], Service] | None = None
+
     def __init__(self, seed: int, steps: int = 60) -> None:
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
@@ -168,7 +182,7 @@ class Simulation:
 
     def judge(self) -> list[str]:
         """What is wrong, by what the API showed."""
-        now = [read_pod(_judged(value)) for value in self.api.store.values("pods")]
+        now = [read_pod(judged(value)) for value in self.api.store.values("pods")]
         ever = [read_node(value) for value in self.nodes.values()]
         living = [read_node(value) for value in self._living().values()]
         return [
@@ -247,7 +261,7 @@ class Simulation:
 
     def _start(self) -> None:
         rng = random.Random(self.rng.random())
-        self.process = Process(self.api, self.faults, self.clock, rng)
+        self.process = Process(self.api, self.faults, self.clock, rng, self.make)
 
     def _look(self) -> None:
         """A task that ended is a mistake, and so is a broken law."""
@@ -260,7 +274,7 @@ class Simulation:
     def _hear(self) -> None:
         log = self.api.store.log("pods")
         for change in log.changes[self._read - log.first :]:
-            self.history.append(Change(read_pod(_judged(change.last.value)), change.after is None))
+            self.history.append(Change(read_pod(judged(change.last.value)), change.after is None))
         self._read = log.end
 
     def _living(self) -> dict[str, Json]:
@@ -326,10 +340,21 @@ def _chances(rng: random.Random) -> Chances:
     )
 
 
-def _judged(value: Json) -> Json:
-    """Tolerations of seconds are everybody's, and none of the checker's business."""
+def judged(value: Json) -> Json:
+    """Tolerations of seconds are everybody's, and none of the checker's business; partitions of
+    IPUs are not a node's."""
     spec = {key: part for key, part in value["spec"].items() if key != "tolerations"}
+    spec["containers"] = [_without_ipus(each) for each in spec["containers"]]
     return {**value, "spec": spec}
+
+
+def _without_ipus(container: Json) -> Json:
+    lists = container.get("resources", {}).items()
+    kept = {
+        kind: {name: amount for name, amount in amounts.items() if name != IPU}
+        for kind, amounts in lists
+    }
+    return {**container, "resources": kept}
 
 
 def pod(name: str, gpus: int, seconds: int | None) -> Json:

@@ -17,6 +17,7 @@ from bayplan.core.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from bayplan.core.plugins.registry import DEFAULT
 from bayplan.scheduler.config import (
     DEFAULT_PROFILES,
+    ConfigError,
     Configuration,
     load,
     profiles_of,
@@ -101,6 +102,9 @@ checkLiveEvery: 0
 podInitialBackoffSeconds: 2
 podMaxBackoffSeconds: 20
 devices: [{name: fpga, resources: [{name: example.com/fpga}], ids: index, environment: FPGAS}]
+pools:
+- {controller: "vipu:8090:ctrl=a", timeout: 5s, atOnce: 2, caFile: c, userId: u, accessKeyFile: k}
+clusterName: prod
 extender:
   {port: 1, policy: spread, preemption: false, maxBodySize: 1Mi, requestTimeout: 3s,
    tls: {certFile: c, keyFile: k, clientCAFile: a}}
@@ -130,10 +134,40 @@ extender:
     }
     (fpga,) = found.devices
     assert (fpga.name, fpga.ids, fpga.environment) == ("fpga", "index", "FPGAS")
-    assert list(found.vendors.classes) == ["nvidia", "neuron", "fpga"]
+    assert list(found.vendors.classes) == ["nvidia", "neuron", "ipu", "fpga"]
+    (pool,) = found.pools
+    assert pool.parts == ("vipu", 8090, ("ctrl", "a"))
+    assert (pool.timeout, pool.at_once, found.partition_grace_s) == (5.0, 2, 95.0)
+    assert (pool.ca_file, pool.user_id, pool.access_key_file) == ("c", "u", "k")
     assert (found.check_live_every, found.max_in_flight, found.bind_workers) == (0.0, 100, 16)
     same = [key for key in plain if plain[key] == default[key]]
     assert same == ["apiVersion", "kind"]
+
+
+@pytest.mark.parametrize(
+    "text", ["vipu:8090", "vipu:0:a=b", "vipu:99999:a=b", "a b:1:a=b", "vipu:8090:ab", ":1:a=b", ""]
+)
+def test_a_controller_is_told_with_the_label_of_its_nodes(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"pools\[0\]\.controller: .*host:port:label=value"):
+        config(f"pools: [{{controller: '{text}'}}]")
+
+
+def test_a_controller_is_told_once() -> None:
+    with pytest.raises(ConfigError, match=r"pools\[1\]\.controller: pools\[0\] is vipu:8090 too"):
+        config("pools: [{controller: 'vipu:8090:a=b'}, {controller: 'vipu:8090:a=c'}]")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{name: x, resources: [{name: a.b/c, kind: partition}]}", "for the model partition"),
+        ("{name: x, model: partition, resources: [{name: a.b/c}]}", "for the model partition"),
+        ("{name: x, resources: [{name: a.b/c}], annotation: a.b/c}", "for the model partition"),
+    ],
+)
+def test_partitions_have_a_model_of_their_own(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        config(f"devices: [{text}]")
 
 
 def test_null_is_as_if_nothing_was_said() -> None:

@@ -17,6 +17,8 @@ from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConf
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
+from bayplan.core.model.devices import Held
+from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod, RowKey
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.verdicts import Refusal, Tally
@@ -119,6 +121,12 @@ def samples() -> dict[str, on.Event]:
         on.BudgetSeen(budget),
         on.BudgetGone("red/b"),
         on.VictimSpared("u", "forbidden"),
+        on.EstateSeen(world.ipus(count=4), (Partition("bp-u", ("ag0.1",)),)),
+        on.EstateLost("vipu:8090", "time-out"),
+        on.EstateGone("vipu:8090"),
+        on.PartitionMade("u", (Held("main", "graphcore.ai/ipu", "vipu:8090", ()),)),
+        on.PartitionRefused("vipu:8090", 4),
+        on.PartitionGone("vipu:8090", "bp-u"),
         on.PodExpected(pod, "n"),
         on.PodNotExpected("uid"),
         on.PlaceWanted(pod, ("n", "m")),

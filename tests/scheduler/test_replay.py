@@ -239,7 +239,7 @@ TestHistories.settings = settings(
 
 RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
-    | {"max_in_flight", "offers", "nominations"}
+    | {"max_in_flight", "offers", "nominations", "keeper"}
     | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"}  # made anew
     | {"preemption", "_deciding", "_facts", "_nodes"},
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},

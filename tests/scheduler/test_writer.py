@@ -18,6 +18,8 @@ from bayplan.scheduler.feed import Condition
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.pacing import CONDITION_EVERY_S
+from bayplan.scheduler.preparing import Preparing
+from bayplan.scheduler.volumes import VolumeBinder
 from bayplan.scheduler.writer import Settings, Writer
 from tests.kube_net.manual_clock import ManualClock
 from tests.scheduler.scripted import Answer, Scripted, Sent, ok, refused
@@ -325,10 +327,14 @@ def test_stopping_finishes_binds_and_counts_what_is_not_said() -> None:
 
 def test_a_bug_while_binding_does_not_lose_the_pod() -> None:
     async def test(rig: Rig) -> None:
-        async def broken(placement: Placement) -> None:
-            raise RuntimeError("no such volume")
+        class Broken(VolumeBinder):
+            def __init__(self) -> None:
+                pass
 
-        rig.writer._prepare = broken
+            async def prepare(self, placement: Placement) -> None:
+                raise RuntimeError("no such volume")
+
+        rig.writer._prepare = Preparing(Broken(), None)
         claiming = replace(pod("p"), row=RowKey(claims=("team/data",)))
         rig.writer.bind(Bind(Placement(claiming, "n1")))
         await rig.settle()

@@ -20,6 +20,7 @@ COMMANDS = (
     "replay",
     "run",
     "up",
+    "vipu-fake",
     "what-if",
 )
 

@@ -66,6 +66,9 @@ class Extender(Service):
         elif self.elects:
             log.warning("POD_NAME and POD_NAMESPACE are not set: no label tells who leads")
 
+    def make_steward(self) -> None:
+        """kube-scheduler binds pods with partitions by itself, or not at all."""
+
     def choose_profiles(self) -> Sequence[ProfileConfig]:
         return (profile(self.config.extender.policy),)
 

@@ -17,7 +17,7 @@ from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, Profil
 from bayplan.core.model import quantity
 from bayplan.core.model.vendors import DeviceClass, Vendors
 from bayplan.core.plugins.registry import DEFAULT, installed
-from bayplan.scheduler.deviceconfig import check_devices
+from bayplan.scheduler.deviceconfig import check_devices, check_pools
 from bayplan.scheduler.pluginsets import resolve
 from bayplan.scheduler.strict import PARSE, Fault, build, shown
 
@@ -144,6 +144,24 @@ class ExtenderSettings(Struct, frozen=True, rename="camel"):
     request_timeout: Seconds = 10.0
 
 
+class Pool(Struct, frozen=True, rename="camel"):
+    """Devices behind a V-IPU controller."""
+
+    controller: str  # host:port:label=value; the label is that of its head nodes
+    timeout: Seconds = 10.0  # of each call
+    at_once: Count = 16  # calls
+    ca_file: str = msgspec.field(default="", name="caFile")  # with one, over TLS
+    user_id: str = ""
+    access_key_file: str = ""
+
+    @property
+    def parts(self) -> tuple[str, int, tuple[str, str]]:
+        """Host, port and label."""
+        host, port, label = self.controller.rsplit(":", 2)
+        key, _, value = label.partition("=")
+        return host, int(port), (key, value)
+
+
 class Configuration(Struct, frozen=True, rename="camel"):
     """What a file says, or would say if it said everything. Times are in seconds."""
 
@@ -163,11 +181,19 @@ class Configuration(Struct, frozen=True, rename="camel"):
     pod_initial_backoff_seconds: Count = 1
     pod_max_backoff_seconds: Count = 10
     devices: tuple[DeviceClass, ...] = ()  # beside those that are known, or in their place
+    pools: tuple[Pool, ...] = ()  # of IPUs, which are then given as partitions
+    cluster_name: str = ""  # what controllers know us by; empty: the uid of kube-system
     extender: ExtenderSettings = ExtenderSettings()
 
     @property
     def vendors(self) -> Vendors:
-        return Vendors.known_and(self.devices)
+        return Vendors.known_and(self.devices, controllers=bool(self.pools))
+
+    @property
+    def partition_grace_s(self) -> float:
+        """After which nothing that was sent about a partition can still be on its way."""
+        longest = max((pool.timeout for pool in self.pools), default=0.0)
+        return self.leader_election.lease_duration + longest
 
 
 def load(path: str | Path) -> Configuration:
@@ -230,6 +256,7 @@ def _checked(document: dict[str, Any]) -> Configuration:
     if config.api == config.listen and not config.api.endswith(":0"):
         raise Fault("api", f"{config.api} is the address of listen too")
     check_devices(config.devices, config.vendors)
+    check_pools([pool.controller for pool in config.pools])
     _check_tls(config.extender.tls, "extender.tls")
     _check_tls(config.api_access.tls, "apiAccess.tls")
     return replace(config, profiles=_resolved(config.profiles))

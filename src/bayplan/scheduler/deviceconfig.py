@@ -1,10 +1,15 @@
 """Whether the classes of devices in a configuration make sense together."""
 
+import re
 from collections.abc import Sequence
 
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.vendors import DeviceClass, Resource, Vendors
 from bayplan.scheduler.strict import Fault
+
+_CONTROLLER = re.compile(
+    r"([A-Za-z0-9][-A-Za-z0-9.]*|\[[0-9A-Fa-f:.]+\]):(\d{1,5}):[-A-Za-z0-9_./]+=[-A-Za-z0-9_.]*"
+)
 
 
 def check_devices(given: Sequence[DeviceClass], vendors: Vendors) -> None:
@@ -36,6 +41,20 @@ def check_devices(given: Sequence[DeviceClass], vendors: Vendors) -> None:
         _check_model(each, at)
 
 
+def check_pools(controllers: Sequence[str]) -> None:
+    """Each is another controller, and says which nodes reach it."""
+    names: list[str] = []
+    for i, text in enumerate(controllers):
+        found = _CONTROLLER.fullmatch(text)
+        if found is None or not 0 < int(found[2]) < 65_536:
+            why = f"{text} should be host:port:label=value, such as vipu:8090:vipu-ctrl=vctl1"
+            raise Fault(f"pools[{i}].controller", why)
+        name = f"{found[1]}:{found[2]}"
+        if name in names:
+            raise Fault(f"pools[{i}].controller", f"pools[{names.index(name)}] is {name} too")
+        names.append(name)
+
+
 def _check_model(each: DeviceClass, at: str) -> None:
     types = [instance.type for instance in each.instances]
     for i, name in enumerate(types):
@@ -43,6 +62,8 @@ def _check_model(each: DeviceClass, at: str) -> None:
             raise Fault(f"{at}.instances[{i}].type", f"instances[{types.index(name)}] has it too")
     if types and each.model != "contiguous":
         raise Fault(f"{at}.instances", "are for the model contiguous")
+    if each.annotation and each.model != "partition":
+        raise Fault(f"{at}.annotation", "is for the model partition")
     if each.device_path and each.device_path.count("{index}") != 1:
         raise Fault(f"{at}.devicePath", f"{each.device_path} should hold {{index}} once")
 
@@ -50,6 +71,8 @@ def _check_model(each: DeviceClass, at: str) -> None:
 def _check_resource(resource: Resource, each: DeviceClass, at: str) -> None:
     if (resource.kind == "core") > (each.model == "contiguous"):
         raise Fault(f"{at}.kind", "cores are for the model contiguous")
+    if (resource.kind == "partition") != (each.model == "partition"):
+        raise Fault(f"{at}.kind", "partitions are for the model partition, and it has no others")
     if each.model == "contiguous" and resource.kind not in ("whole", "core"):
         raise Fault(f"{at}.kind", "the model contiguous has whole devices and cores only")
     if not is_counted(resource.name):

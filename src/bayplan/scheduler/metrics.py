@@ -53,6 +53,7 @@ class Metrics:
         self._attempts: Counter[tuple[str, str]] = Counter()  # by profile and result
         self.leads: Callable[[], bool] = lambda: False
         self.kubelet_refusals: Counter[tuple[str, str]] = Counter()  # by node and resource
+        self.partitions: Counter[tuple[str, str]] = Counter()  # by what was done, and its result
         self.differences: Counter[str] = Counter()  # of the last comparison with a fresh list
         self.comparisons = 0
         self.journal_errors: Callable[[], int] = lambda: 0
@@ -135,6 +136,12 @@ class Metrics:
             "Pods that we bound and a kubelet refused.",
             ("node", "resource"),
             self.kubelet_refusals,
+        )
+        yield counter(
+            "bayplan_partitions",
+            "Partitions that controllers were asked to make or delete.",
+            ("operation", "result"),
+            self.partitions,
         )
         yield gauge(
             "bayplan_live_differences",

@@ -309,8 +309,9 @@ def given(engine: Engine, placement: do.Placement) -> Iterator[str]:
     row = cluster.rows[placement.node]
     holding = holding_of(placement.pod.row.devices, placement.held)
     for part in () if holding is None else holding.parts:
-        table = cluster.pools.every()[part.device_class]
-        if table.is_amiss(row, part.id):
+        table = cluster.pools.every().get(part.device_class)
+        amiss = cluster.estates.is_amiss(part.id) if table is None else table.is_amiss(row, part.id)
+        if amiss:
             yield f"{part.device_class} {part.id}"
 
 

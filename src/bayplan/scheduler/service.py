@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from msgspec import Struct
 
@@ -27,7 +28,7 @@ from bayplan.kube.http import HttpTransport
 from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.scheduler import heap
 from bayplan.scheduler.apart import Apart
-from bayplan.scheduler.config import Configuration
+from bayplan.scheduler.config import Configuration, Pool
 from bayplan.scheduler.feed import Unread
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
@@ -37,10 +38,13 @@ from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
 from bayplan.scheduler.maps import UsageMaps
 from bayplan.scheduler.metrics import Metrics
+from bayplan.scheduler.preparing import Preparing
 from bayplan.scheduler.questions import LiveQuestions, access_of, table
 from bayplan.scheduler.refusals import Refusals
 from bayplan.scheduler.requests import FAILED
 from bayplan.scheduler.shadow import Shadow
+from bayplan.scheduler.sites import cluster_name, site_of
+from bayplan.scheduler.steward import Site, Steward
 from bayplan.scheduler.volumes import KnownClaims, VolumeBinder
 from bayplan.scheduler.watches import Watches
 from bayplan.scheduler.writer import Settings, Writer
@@ -119,7 +123,9 @@ class Service:
             picking=Picking(clock.time, report=lambda words: log.warning("%s", words)),
             max_in_flight=config.max_in_flight,
             rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
+            grace_s=config.partition_grace_s,
         )
+        self.steward = self.make_steward()
         self.refusals = Refusals(self.engine, self.inbox)
         self.watches, self.writer = self.connect()
         maps = UsageMaps(
@@ -153,9 +159,24 @@ class Service:
             self.chores.append(lambda: maps.run(lambda: self.loop.leads and self.loop.is_ready))
         if config.check_live_every:
             self.chores.append(self.live.run)
+        if self.steward is not None:
+            self.chores.append(self.steward.run)
+            self.metrics.partitions = self.steward.counts
         self.metrics.leads = lambda: self.loop.leads
         self.loop.cycled = self.metrics.cycles.observe
         self.metrics.kubelet_refusals = self.refusals.counts
+
+    def make_steward(self) -> Steward | None:
+        """Who has partitions made, where the configuration has controllers."""
+        config, client = self.config, self.client
+        if not config.pools:
+            return None
+        sites = [self.reach(pool) for pool in config.pools]
+        name = partial(cluster_name, config, client)
+        return Steward(sites, config.vendors, self.inbox, self.fence, client.clock, name)
+
+    def reach(self, pool: Pool) -> Site:
+        return site_of(pool)
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:
         return self.config.profiles
@@ -185,7 +206,9 @@ class Service:
             Settings(
                 workers=config.bind_workers,
                 bind_timeout_s=self.bind_timeout_s,
-                prepare=VolumeBinder(client, claims, client.clock, self.fence.check).prepare,
+                prepare=Preparing(
+                    VolumeBinder(client, claims, client.clock, self.fence.check), self.steward
+                ),
                 vendors=config.vendors,
             ),
         )
@@ -287,6 +310,8 @@ class Service:
                 self.loop.ticked_at = self._clock.time()
                 await asyncio.wait([closing], timeout=1.0)
             await closing
+            if self.steward is not None:
+                await self.steward.close(FINISH_WORDS_S)
             for task in tasks:
                 task.cancel()
             for ended in await asyncio.gather(*tasks, return_exceptions=True):

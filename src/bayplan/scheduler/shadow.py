@@ -64,6 +64,9 @@ class Shadow:
     def evict(self, effect: do.Evict) -> None:
         log.info("dry run: pod %s would be evicted: %s", effect.pod.key, effect.why)
 
+    def dismantle(self, effect: do.Dismantle) -> None:
+        """We have made none."""
+
     def park(self, effect: do.Park) -> None:
         """The loop has told of it."""
 

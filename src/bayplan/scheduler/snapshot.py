@@ -16,9 +16,11 @@ from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
 from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.keeper import GRACE_S
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.partitions import Estate
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Help, Refusal
 from bayplan.core.state.cluster import Cluster
@@ -44,6 +46,7 @@ class Frame(Struct):
     rests: Rests
     ticket: int
     order: Any  # what the order plugin remembers, packed
+    grace_s: float = GRACE_S
 
 
 class Row(Struct):
@@ -84,6 +87,16 @@ class Kept(Struct, omit_defaults=True):
     owner: str
     node: str = ""
     pod: Pod | None = None  # with the devices that are kept
+
+
+class Estated(Struct, omit_defaults=True):
+    """What is known of devices behind a controller."""
+
+    estate: Estate
+    strays: dict[str, str] = {}  # partitions that nobody here holds: their devices, in hex
+    refused: int = 0
+    refused_at: float | None = None
+    closed: str = ""
 
 
 class Doubt(Struct):
@@ -135,6 +148,10 @@ class State(Struct, omit_defaults=True, tag="state"):
     held: list[Hold] = []
     expected: list[Expectation] = []
     kept: list[Kept] = []
+    estates: list[Estated] = []
+    made: list[str] = []  # uids of assumed pods whose partition is made
+    unowned: list[tuple[str, str, float]] = []  # estate, partition without a pod, since when
+    bereft: list[tuple[str, float]] = []  # uid of a pod without its partition, since when
     doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
     spared: list[tuple[str, float]] = []  # uid of a pod that is left alone, till when
     assumed: list[Wait] = []
@@ -175,6 +192,11 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("held", (Hold(pod, why) for pod, why in engine.held.values()))
     yield from _parts("expected", _expected(engine))
     yield from _parts("kept", _kept(engine))
+    keeper = engine.keeper
+    yield from _parts("estates", _estates(engine))
+    yield from _parts("made", sorted(keeper.real))
+    yield from _parts("unowned", ((*key, since) for key, since in keeper.unowned.items()))
+    yield from _parts("bereft", keeper.missing.items())
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
     yield from _parts("spared", engine.nominations.spared.items())
@@ -224,6 +246,13 @@ def _kept(engine: Engine) -> Iterator[Kept]:
             yield Kept(uid, owner, cluster.name(row), holds.pods[row][uid])
 
 
+def _estates(engine: Engine) -> Iterator[Estated]:
+    for name, line in engine.cluster.estates.lines.items():
+        strays = {id: f"{mask:x}" for id, mask in line.strays.items()}
+        at = engine.keeper.refused.get(name)
+        yield Estated(line.estate, strays, line.refused, at, line.closed)
+
+
 def _parts(name: str, values: Iterable[Any]) -> Iterator[State]:
     rest = iter(values)
     while some := list(islice(rest, PART)):
@@ -243,6 +272,7 @@ def _frame(engine: Engine) -> Frame:
         max_in_flight=engine.max_in_flight,
         rests=engine.waiting.rests,
         ticket=engine.waiting._ticket,
+        grace_s=engine.keeper.grace_s,
         order=_packable(vars(engine.order)) if hasattr(engine.order, "__dict__") else None,
     )
 
@@ -333,8 +363,14 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
     frame = state.frame
     assert frame is not None
     keep = keeper()
-    engine = Engine(profiles, max_in_flight=frame.max_in_flight, rests=frame.rests)
+    engine = Engine(
+        profiles,
+        max_in_flight=frame.max_in_flight,
+        rests=frame.rests,
+        grace_s=frame.grace_s,
+    )
     _restore_rows(engine.cluster, frame, state.nodes)
+    _restore_estates(engine, state)
     for fact in state.facts:
         engine.handle(event_of(fact.on, fact.event), 0.0)
     for place in state.placed:
@@ -354,6 +390,21 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
     for wait in state.waiting:
         keep(wait.pod)
     return engine, frame
+
+
+def _restore_estates(engine: Engine, state: State) -> None:
+    keeper, estates = engine.keeper, engine.cluster.estates
+    for each in state.estates:
+        name = each.estate.name
+        engine.handle(on.EstateSeen(each.estate), 0.0)
+        estates.stray(name, {id: int(mask, 16) for id, mask in each.strays.items()})
+        estates.refuse(name, each.refused)
+        estates.close(name, each.closed)
+        if each.refused_at is not None:
+            keeper.refused[name] = each.refused_at
+    keeper.real |= set(state.made)
+    keeper.unowned |= {(estate, id): since for estate, id, since in state.unowned}
+    keeper.missing |= dict(state.bereft)
 
 
 def _restore_rows(cluster: Cluster, frame: Frame, rows: list[Row]) -> None:

@@ -8,14 +8,23 @@ the place of what was not written yet, so a slow API server makes us say less, n
 import asyncio
 import socket
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from bayplan.core.engine.advice import hint
 from bayplan.core.model import events as on
-from bayplan.core.model.effects import Bind, Evict, Park, Placement, Preempt, Refuse
+from bayplan.core.model.effects import (
+    Bind,
+    Dismantle,
+    Evict,
+    Park,
+    Placement,
+    Preempt,
+    Refuse,
+)
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import EVENTS, PODS, Client, Retry
@@ -43,7 +52,19 @@ _AGAIN = Retry(tries=3, post=True)  # an event has a name of its own, so a secon
 STOPPING = "the scheduler is stopping"
 OK = 200
 UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
-Prepare = Callable[[Placement], Awaitable[None]]  # what a pod needs before it is bound
+
+
+class Prepare(Protocol):
+    """What pods need before they are bound: volumes, partitions."""
+
+    def concerns(self, placement: Placement) -> bool: ...
+
+    async def prepare(self, placement: Placement, check: BeforeSend) -> Placement:
+        """Gives the placement as it is to be bound."""
+
+    def annotations(self, placement: Placement) -> dict[str, str]: ...
+
+    def dismantle(self, effect: Dismantle) -> None: ...
 
 
 class Settings(Struct, frozen=True):
@@ -89,7 +110,7 @@ class Writer:
     def bind(self, effect: Bind) -> None:
         if not self._accepting:
             self._answer(effect, Outcome(False, STOPPING))
-        elif self._prepare is not None and effect.placement.pod.row.claims:
+        elif self._prepare is not None and self._prepare.concerns(effect.placement):
             work = self._prepare_and_bind(self._prepare, effect, self._fence.of_now())
             task = asyncio.create_task(work)
             self._preparing[task] = effect
@@ -104,11 +125,11 @@ class Writer:
     async def _prepare_and_bind(self, prepare: Prepare, effect: Bind, check: BeforeSend) -> None:
         """Volumes can take minutes, so this is no worker's task."""
         try:
-            await prepare(effect.placement)
+            placement = await prepare.prepare(effect.placement, check)
         except Exception as error:
             self._answer(effect, Outcome(False, str(error), is_ours=True))
         else:
-            self._queue(effect, check)
+            self._queue(msgspec.structs.replace(effect, placement=placement), check)
 
     def refuse(self, effect: Refuse) -> None:
         text, words = effect.refusal.sentence, "" if effect.nominated else hint(effect.refusal)
@@ -119,6 +140,10 @@ class Writer:
 
     def evict(self, effect: Evict) -> None:
         self._removals.evict(effect)
+
+    def dismantle(self, effect: Dismantle) -> None:
+        if self._prepare is not None:
+            self._prepare.dismantle(effect)
 
     def park(self, effect: Park) -> None:
         self._conditions.tell(
@@ -238,6 +263,8 @@ class Writer:
 
         try:
             noted = annotations_of(effect.placement, self._vendors, self._clock.wall())
+            if self._prepare is not None:
+                noted |= self._prepare.annotations(effect.placement)
             outcome = await self._binder.bind(effect.placement, noted, check_all)
         except Exception as error:  # whatever it is, the pod must not be lost
             outcome = Outcome(False, str(error) or type(error).__name__, is_ours=True)

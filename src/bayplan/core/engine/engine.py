@@ -51,7 +51,8 @@ class Engine:
         self.waiting = Waiting(rests)
         self.held: dict[str, tuple[Pod, str]] = {}  # by uid: kept out of the queue, and why
         self.assumed: dict[str, Waiter] = {}  # by uid: bind asked for, not answered
-        self.claiming: set[str] = set()  # of them, those with claims: volumes can take minutes
+        # of them, those that wait for volumes or partitions, which can take minutes
+        self.claiming: set[str] = set()
         self.unreadable: dict[str, str] = {}  # by uid: the node that it closes
         chosen = [Profile(ProfileConfig())] if profiles is None else list(profiles)
         check_together(chosen)
@@ -317,7 +318,8 @@ class Engine:
 
     def assume(self, waiter: Waiter) -> None:
         self.assumed[waiter.pod.uid] = waiter
-        if waiter.pod.row.claims:
+        row = waiter.pod.row
+        if row.claims or any(ask.kind == "partition" for ask in row.devices):
             self.claiming.add(waiter.pod.uid)
 
     def _confirm(self, uid: str) -> Waiter | None:

@@ -35,7 +35,7 @@ class Keeper:
     ) -> None:
         self._cluster, self._waiting, self._assumed = cluster, waiting, assumed
         self._estates = cluster.estates
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self.real: set[str] = set()  # uids of assumed pods whose partition is made
         # by estate and id of a partition of ours without a pod: since when
         self.unowned: dict[tuple[str, str], float] = {}
@@ -118,7 +118,7 @@ class Keeper:
             if key[1] not in unowned:
                 del self.unowned[key]
         for id in unowned:
-            if now - self.unowned.setdefault((estate.name, id), now) >= self._grace_s:
+            if now - self.unowned.setdefault((estate.name, id), now) >= self.grace_s:
                 yield do.Dismantle(estate.name, id)
 
     def _evict_bereft(
@@ -129,7 +129,7 @@ class Keeper:
             placed = pod.uid in self._cluster.pods and pod.uid not in self._assumed
             if not placed or pod.terminating or estate.id_of(pod.uid) in there:
                 self.missing.pop(pod.uid, None)
-            elif now - self.missing.setdefault(pod.uid, now) >= self._grace_s:
+            elif now - self.missing.setdefault(pod.uid, now) >= self.grace_s:
                 self.missing[pod.uid] = now
                 why = f"its partition is gone from {estate.name}"
                 if pod.controlled:

@@ -83,6 +83,15 @@ class Estates:
             if pod.held is not None and any(p.id in line.positions for p in pod.held.parts):
                 yield pod
 
+    def is_amiss(self, part: str) -> bool:
+        """Whether a device should not have been given: not there, not working, or held twice."""
+        for line in self.lines.values():
+            at = line.positions.get(part)
+            if at is not None:
+                strayed = any(mask >> at & 1 for mask in line.strays.values())
+                return strayed or line.holders[at] > 1 or not line.estate.devices[at].healthy
+        return True
+
     # ---- operations
 
     def put(self, name: str, line: Line | None) -> None:

@@ -1,0 +1,30 @@
+"""What pods need before they are bound: first their volumes, then a partition of devices."""
+
+from bayplan.core.model.effects import Dismantle, Placement
+from bayplan.kube.transport import BeforeSend
+from bayplan.scheduler.steward import Steward
+from bayplan.scheduler.volumes import VolumeBinder
+
+
+class Preparing:
+    def __init__(self, volumes: VolumeBinder, steward: Steward | None) -> None:
+        self._volumes, self._steward = volumes, steward
+
+    def concerns(self, placement: Placement) -> bool:
+        row = placement.pod.row
+        return bool(row.claims) or any(ask.kind == "partition" for ask in row.devices)
+
+    async def prepare(self, placement: Placement, check: BeforeSend) -> Placement:
+        row = placement.pod.row
+        if row.claims:
+            await self._volumes.prepare(placement)
+        if self._steward is not None and any(ask.kind == "partition" for ask in row.devices):
+            return await self._steward.prepare(placement, check)
+        return placement
+
+    def annotations(self, placement: Placement) -> dict[str, str]:
+        return {} if self._steward is None else self._steward.annotations(placement)
+
+    def dismantle(self, effect: Dismantle) -> None:
+        if self._steward is not None:
+            self._steward.dismantle(effect)
