@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from bayplan.kube import wire
 from bayplan.kube.client import NAMESPACES, Client, Retry
@@ -12,6 +13,10 @@ from bayplan.vipu import client as vipu
 
 HOME = "kube-system"  # every cluster has this namespace, and it is never made again
 _AGAIN = Retry(tries=10)
+
+
+class _Namespaces(Struct):
+    items: list[wire.Namespace] = []
 
 
 def site_of(pool: Pool) -> Site:
@@ -37,8 +42,9 @@ async def cluster_name(config: Configuration, client: Client) -> str:
     """Clusters may share a controller, so it must be this one's alone."""
     if config.cluster_name:
         return config.cluster_name
-    answer = await client.request("GET", NAMESPACES.path(name=HOME), retry=_AGAIN)
-    found = msgspec.json.decode(answer, type=wire.Namespace).metadata
-    assert found is not None
-    assert found.uid, f"namespace {HOME} has a uid"
-    return found.uid
+    only = {"fieldSelector": f"metadata.name={HOME}"}  # listing is what we may do anyhow
+    answer = await client.request("GET", NAMESPACES.path(), params=only, retry=_AGAIN)
+    for found in msgspec.json.decode(answer, type=_Namespaces).items:
+        if found.metadata is not None and found.metadata.uid:
+            return found.metadata.uid
+    raise ConfigError(f"clusterName: is needed, because there is no namespace {HOME}")
