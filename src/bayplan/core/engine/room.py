@@ -20,6 +20,7 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Ints, Rows
+from bayplan.core.state.cluster import Resident
 from bayplan.core.state.demand import NOT_ASKED
 from bayplan.core.state.removable import start_of
 from bayplan.core.state.view import View
@@ -36,10 +37,16 @@ SYSTEM = 2_000_000_000  # priorities from here on are the cluster's own
 
 
 class Neighbour(Struct, frozen=True, gc=False):
-    """A placed pod that might make room on its row."""
+    """A placed pod that might make room on a row: it stands there, or holds devices elsewhere that
+    the row reaches."""
 
     pod: Pod
     row: int
+    home: int  # where it stands
+
+    @property
+    def is_here(self) -> bool:
+        return self.row == self.home
 
 
 class Room:
@@ -54,14 +61,22 @@ class Room:
             self._need: Ints = ask.demand.need[self._asked]
         self._rows = self._nearest(np.flatnonzero(helps))
         self._neighbours = [
-            Neighbour(resident.pod, row)
+            Neighbour(resident.pod, row, resident.row)
             for row in self._rows.tolist()
-            for resident in self._cluster.residents[row].values()
+            for resident in self._around(row)
             if resident.pod.priority < SYSTEM and named_nodes(resident.pod.row) is None
         ]
         self._takes = self._taken()
         self._singles = self._enough()
         self._homes: dict[RowKey, frozenset[int]] = {}
+
+    def _around(self, row: int) -> Iterator[Resident]:
+        yield from self._cluster.residents[row].values()
+        if any(ask.kind == "partition" for ask in self._pod.row.devices):
+            estates, pods = self._cluster.estates, self._cluster.pods
+            for line in estates.reached(row):
+                uids = [pod.uid for pod in estates.holders(line) if pod.uid in pods]
+                yield from (pods[uid] for uid in uids if pods[uid].row != row)
 
     def _nearest(self, rows: Rows) -> Rows:
         """Those that lack least, by their amounts."""
@@ -75,7 +90,7 @@ class Room:
         kept: dict[RowKey, Ints] = {}
         lines = []
         for each in self._neighbours:
-            line = kept.get(each.pod.row)
+            line = kept.get(each.pod.row) if each.is_here else np.zeros_like(self._need)
             if line is None:
                 line = kept[each.pod.row] = self._cluster.demand(each.pod.row).take[self._asked]
             lines.append(line)
@@ -97,32 +112,33 @@ class Room:
         for each in singles[:MOST_TRIALS]:
             if placed := self._without((each.pod,), each.row):
                 return [_ended((each.pod,), placed)]
-        of_row: dict[int, list[Pod]] = {row: [] for row in self._rows[:MOST_SHARED_ROWS].tolist()}
+        of_row: dict[int, list[Neighbour]] = {
+            row: [] for row in self._rows[:MOST_SHARED_ROWS].tolist()
+        }
         for each in self._neighbours:
             if each.row in of_row:
-                of_row[each.row].append(each.pod)
-        for row, pods in of_row.items():
-            several = self._unspared(pods, row) if len(pods) <= MOST_PER_ROW else []
+                of_row[each.row].append(each)
+        for row, there in of_row.items():
+            several = self._unspared(there, row) if len(there) <= MOST_PER_ROW else []
             placed = self._without(several, row) if 0 < len(several) <= MOST_NAMED else None
             if placed is not None:
                 return [_ended(several, placed)]
         return []
 
-    def _unspared(self, pods: Sequence[Pod], row: int) -> list[Pod]:
-        """Those of the row who must end together; none: not even all of them are enough."""
-        name = self._cluster.name(row)
+    def _unspared(self, there: Sequence[Neighbour], row: int) -> list[Pod]:
+        """Those around the row who must end together; none: not even all of them are enough."""
         with self._cluster.trial():
-            self._ground.remove(*pods)
+            self._ground.remove(*(each.pod for each in there))
             if not self._ground.fits(self._pod, row):
                 return []
             going = []
-            for pod in sorted(pods, key=_soonest, reverse=True):
+            for each in sorted(there, key=lambda each: _soonest(each.pod), reverse=True):
                 with self._cluster.trial() as trial:
-                    self._cluster.place(pod, name)
+                    self._cluster.place(each.pod, self._cluster.name(each.home))
                     if self._ground.fits(self._pod, row):
                         trial.keep()
                     else:
-                        going.append(pod)
+                        going.append(each.pod)
         return going
 
     def _without(self, pods: Sequence[Pod], row: int) -> Placement | None:
@@ -167,7 +183,8 @@ class Room:
 
     def _perhaps(self) -> Iterator[tuple[Neighbour, ...]]:
         """Those whose amounts would be enough: the lightest alone, then two of one node."""
-        singles = sorted(self._singles, key=lambda each: _lightest(each.pod))
+        here = (each for each in self._singles if each.is_here)
+        singles = sorted(here, key=lambda each: _lightest(each.pod))
         yield from ((each,) for each in singles[:MOST_LOOKED_AT])
         yield from islice(self._pairs(), MOST_LOOKED_AT)
 
@@ -175,7 +192,8 @@ class Room:
         of_row: dict[int, list[int]] = {}
         near = set(self._rows[:MOST_PAIRED_ROWS].tolist())
         for at, each in enumerate(self._neighbours):
-            if each.row in near and len(of_row.get(each.row, ())) < MOST_PER_ROW:
+            known = len(of_row.get(each.row, ()))
+            if each.is_here and each.row in near and known < MOST_PER_ROW:
                 of_row.setdefault(each.row, []).append(at)
         for row, members in of_row.items():
             left = self._need - self._cluster.free[row, self._asked]

@@ -31,7 +31,8 @@ class Scale(Struct, frozen=True):
 
 
 def requests(ground: Ground, pod: Pod) -> list[Suggestion]:
-    scales = [each for name, amount in pod.row.requests if (each := _scale(pod, name, amount))]
+    amounts = _asked(pod.row).items()
+    scales = [each for name, amount in amounts if (each := _scale(pod, name, amount))]
     alone = [found for scale in scales if (found := _largest(ground, pod, scale, {}))]
     if alone:
         alone.sort(key=lambda each: -_share(pod.row, each))
@@ -105,7 +106,7 @@ def _device_scale(resource: str, amount: int, asks: Sequence[DeviceAsk]) -> Scal
     if at_once(asks) != amount or (init and len(asks) > 1):
         return None
     least = amount - _widest(asks).amount + 1
-    is_even = not any(ask.consecutive for ask in asks)
+    is_even = not any(ask.consecutive or ask.kind == "partition" for ask in asks)
     return Scale(resource, 1, least, amount - 1, is_even) if least < amount else None
 
 
@@ -114,7 +115,7 @@ def asking_for(pod: Pod, amounts: Mapping[str, int]) -> Pod:
     row = pod.row
     devices = list(row.devices)
     less: dict[str, int] = {}
-    for name, amount in row.requests:
+    for name, amount in _asked(row).items():
         if name not in amounts:
             continue
         less[name] = amount - amounts[name]
@@ -132,6 +133,13 @@ def asking_for(pod: Pod, amounts: Mapping[str, int]) -> Pod:
     return replace(pod, row=changed)
 
 
+def _asked(row: RowKey) -> dict[str, int]:
+    """With what is no node's own."""
+    partitions = [ask for ask in row.devices if ask.kind == "partition"]
+    found = dict(row.requests)
+    return found | {ask.resource: at_once(partitions) for ask in partitions}
+
+
 def _asks(row: RowKey, resource: str) -> tuple[DeviceAsk, ...]:
     return tuple(ask for ask in row.devices if ask.resource == resource)
 
@@ -142,14 +150,14 @@ def _widest(asks: Sequence[DeviceAsk]) -> DeviceAsk:
 
 def _share(row: RowKey, amounts: Mapping[str, int]) -> float:
     """How much of what was asked for is left."""
-    return min(now / dict(row.requests)[name] for name, now in amounts.items())
+    return min(now / _asked(row)[name] for name, now in amounts.items())
 
 
 def _suggestion(ground: Ground, pod: Pod, amounts: Mapping[str, int]) -> Suggestion | None:
     placed = ground.where(asking_for(pod, amounts))
     if placed is None:
         return None
-    before = dict(pod.row.requests)
+    before = _asked(pod.row)
     changes, words = [], []
     for name, now in sorted(amounts.items()):
         was, container = before[name], ""
