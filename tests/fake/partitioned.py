@@ -51,14 +51,14 @@ class Living(Service):
     """A scheduler whose controllers are the simulation's."""
 
     def __init__(self, client: Client, controllers: dict[str, Faulty]) -> None:
-        self._controllers = controllers
-        super().__init__(CONFIG, Options(), client)
+        transport: Any = client.transport
 
-    def reach(self, pool: Pool) -> Site:
-        host, port, label = pool.parts
-        transport: Any = self.client.transport
-        controller: Any = Cut(self._controllers[host], lambda: transport.dead)
-        return Site(host, port, label, controller)
+        def reach(pool: Pool) -> Site:
+            host, port, label = pool.parts
+            controller: Any = Cut(controllers[host], lambda: transport.dead)
+            return Site(host, port, label, controller)
+
+        super().__init__(CONFIG, Options(), client, reach)
 
 
 class Partitioned(Simulation):

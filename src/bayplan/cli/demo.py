@@ -102,10 +102,19 @@ def _should(outcome: Outcome) -> str:
 def play(story: "Story") -> list[Outcome]:
     from bayplan.cli.embedded import running
     from bayplan.local.virtual import VirtualClock, run
+    from bayplan.scheduler.config import Pool
+    from bayplan.scheduler.steward import Site
+    from bayplan.vipu.fake import FakeVipu, one_cluster
+    from bayplan.vipu.faults import Faulty
 
     async def scene() -> list[Outcome]:
         clock = VirtualClock()
-        async with running(story.nodes, _config(story), clock, seed=0) as cluster:
+        config = _config(story)
+
+        def reach(pool: Pool) -> Site:
+            return Site(*pool.parts, Faulty(FakeVipu(one_cluster(story.ipus)), clock))
+
+        async with running(story.nodes, config, clock, seed=0, reach=reach) as cluster:
             for path, made in story.others:
                 await cluster.client.request("POST", path, body=msgspec.json.encode(made))
             return [await _scene(cluster, story.name, each) for each in story.scenes]
@@ -116,8 +125,10 @@ def play(story: "Story") -> list[Outcome]:
 def _config(story: "Story") -> "Configuration":
     from importlib.resources import files
 
-    from bayplan.scheduler.config import Configuration, LeaderElection, read
+    from bayplan.scheduler.config import Configuration, LeaderElection, Pool, read
 
+    if story.ipus:
+        return Configuration(pools=(Pool("vipu-server:8090:vipu-ctrl=vctl1"),))
     if not story.config:
         return Configuration()
     name = f"{story.config}.yaml"

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -15,8 +15,10 @@ from bayplan.local.controllers import Controllers
 from bayplan.local.faults import Faults
 from bayplan.local.kubelets import Kubelets
 from bayplan.local.transport import DirectTransport
-from bayplan.scheduler.config import Configuration
+from bayplan.scheduler.config import Configuration, Pool
 from bayplan.scheduler.service import Options, Service
+from bayplan.scheduler.sites import site_of
+from bayplan.scheduler.steward import Site
 
 Json = dict[str, Any]
 
@@ -36,13 +38,16 @@ async def running(
     clock: Clock,
     faults: Faults | None = None,
     seed: int | None = None,
+    reach: Callable[[Pool], Site] = site_of,
 ) -> AsyncIterator[Cluster]:
-    """The cluster, inside the block. Faults are met by the scheduler alone."""
+    """The cluster, inside the block. Faults are met by the scheduler alone. `reach`: how the
+    controllers of pools are found."""
     rng = random.Random(seed)
     api = Api(clock, rng)
     user = Client(DirectTransport(api, clock), clock, rng)
     kubelets = Kubelets(user, nodes, rng)
-    service = Service(config, Options(), Client(DirectTransport(api, clock, faults), clock, rng))
+    ours = Client(DirectTransport(api, clock, faults), clock, rng)
+    service = Service(config, Options(), ours, reach)
     tasks = [
         asyncio.create_task(kubelets.run(), name="pretend nodes"),
         asyncio.create_task(Controllers(api).run(), name="controllers"),

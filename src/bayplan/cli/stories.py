@@ -39,6 +39,10 @@ class Story(Struct, frozen=True):
     scenes: tuple[Arrival | Asked, ...]
     config: str = ""  # a file among the manifests; without one, the default
     others: tuple[tuple[str, Json], ...] = ()  # objects that are there before: path, object
+    ipus: int = 0  # of a pretend V-IPU controller
+
+
+HEAD = {"vipu-ctrl": "vctl1"}  # the label of nodes that reach the controller
 
 
 def node(name: str, gpus: int = 0, notes: dict[str, str] | None = None, **more: int) -> Json:
@@ -165,6 +169,12 @@ NEURON = Story(
 _IPU = "graphcore.ai/ipu"
 
 
+def _head(name: str) -> Json:
+    made = node(name)
+    made["metadata"]["labels"] |= HEAD
+    return made
+
+
 def _ipus(name: str, count: int, urgent: bool = False, gang: str = "", on: str = "") -> Json:
     made = pod(name, "bayplan", **{_IPU: count})
     if on:
@@ -177,12 +187,20 @@ def _ipus(name: str, count: int, urgent: bool = False, gang: str = "", on: str =
     return made
 
 
-_A = _ipus("a", 16, urgent=True)
+def _machines(*numbers: int) -> tuple[str, ...]:
+    """The IPUs of these IPU-Machines."""
+    return tuple(f"ag{number}.{i}" for number in numbers for i in range(4))
+
+
+_A = _ipus("a", 8, urgent=True, on="head-1")
 
 G8S8 = Story(
     name="g8s8",
-    says="questions that are answered in memory, by the code that decides; then it comes true",
-    nodes=(node("head-1", 0, None, **{_IPU: 16}), node("head-2", 0, None, **{_IPU: 16})),
+    says=(
+        "IPUs that both head nodes reach, given as partitions that a controller makes while a pod "
+        "is bound; questions are answered in memory, by the code that decides, and come true"
+    ),
+    nodes=(_head("head-1"), _head("head-2")),
     others=(
         (
             "/apis/scheduling.k8s.io/v1/priorityclasses",
@@ -194,37 +212,38 @@ G8S8 = Story(
             },
         ),
     ),
+    ipus=16,
     scenes=(
-        Arrival(_ipus("b", 8), "head-2", "both head nodes are empty"),
-        Arrival(_ipus("c", 8), "head-1", "the emptier of the two"),
-        Arrival(_ipus("d", 4, on="head-1"), "head-1", "it names that node"),
-        Asked("fits a on head-2?", {"fits": {"pod": _A, "node": "head-2"}}, False),
+        Arrival(_ipus("six", 6), None, "partitions are powers of two"),
+        Arrival(_ipus("b", 8, on="head-2"), "head-2", "two whole IPU-Machines", _machines(1, 2)),
+        Arrival(_ipus("c", 4, on="head-2"), "head-2", "one IPU-Machine", _machines(3)),
+        Asked("fits a on head-1?", {"fits": {"pod": _A, "node": "head-1"}}, False),
         Asked(
             "… and without b?",
-            {"fits": {"pod": _A, "node": "head-2", "without": ["b"]}},
+            {"fits": {"pod": _A, "node": "head-1", "without": ["b"]}},
             True,
-            "head-2",
+            "head-1",
             ("default/b",),
-            because="if b were preempted",
+            because="b is on head-2, but its IPUs are everybody's",
         ),
         Asked(
             "who must go for a?",
             {"preempt": {"pod": _A}},
             True,
-            "head-2",
-            ("default/b",),
-            because="on head-1 two pods would have to go",
+            "head-1",
+            ("default/c",),
+            because="b came earlier, and is spared",
         ),
         Asked(
-            "how many like d?",
-            {"capacity": {"pod": _ipus("like-d", 4)}},
+            "how many like c?",
+            {"capacity": {"pod": _ipus("like-c", 4)}},
             True,
-            count=3,
-            because="one on head-1, two on head-2",
+            count=1,
+            because="one IPU-Machine is left, whichever head node asks",
         ),
-        Arrival(_A, "head-2", "b was deleted for it, and its IPUs were kept for a"),
+        Arrival(_A, "head-1", "c was deleted for it, and with c its partition", _machines(3, 4)),
         Arrival(_ipus("w-0", 4, gang="train"), None, "waits for the other member of its gang"),
-        Arrival(_ipus("w-1", 4, gang="train"), None, "1 of 2 members fits, so none is placed"),
+        Arrival(_ipus("w-1", 4, gang="train"), None, "0 of 2 members fit, so none is placed"),
     ),
 )
 

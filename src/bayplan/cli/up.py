@@ -16,7 +16,9 @@ from bayplan.cli.shell import BadInput, log_to_stderr
 if TYPE_CHECKING:
     from bayplan.local.faults import Faults
     from bayplan.scheduler.config import Configuration
+    from bayplan.vipu.fake import FakeVipu
 
+VIPU_LABEL, VIPU_NAME = "vipu-ctrl", "pretend"  # of head nodes
 LISTEN = "127.0.0.1:10270"  # a scheduler in a cluster listens for all; here only this machine may
 HELP = """Run an embedded Kubernetes API, pretend nodes and the scheduler, until interrupted.
 
@@ -26,12 +28,14 @@ bayplan. A pod runs for as many seconds as its annotation bayplan.dev/run-second
 it is deleted.
 
 SPEC names machines and how many of each: a count and a model (8xA100*4), an instance type
-(inf1.24xlarge*2), or cpu (cpu*2).
+(inf1.24xlarge*2), or cpu (cpu*2). With --vipu there is a pretend V-IPU controller too, and two
+head nodes that reach it.
 
 \b
 Examples:
   bayplan up
   bayplan up --nodes '8xA100*100,inf1.24xlarge*4' --port 8001
+  bayplan up --vipu 64
   kubectl --kubeconfig .bayplan/kubeconfig get nodes
 """
 _KUBECONFIG = """\
@@ -69,6 +73,7 @@ users:
 )
 @click.option("--api", metavar="[HOST]:PORT", help="For questions.  [default: 127.0.0.1:10271]")
 @click.option("--faults", metavar="NAME=CHANCE,…", help="Faults that the scheduler meets.")
+@click.option("--vipu", "ipus", type=int, metavar="IPUS", help="A V-IPU controller of so many.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell more.")
 def up(
     spec: str | None,
@@ -78,6 +83,7 @@ def up(
     listen: str | None,
     api: str | None,
     faults: str | None,
+    ipus: int | None,
     verbose: bool,
 ) -> None:
     from msgspec.structs import replace
@@ -88,6 +94,8 @@ def up(
     from bayplan.local.server import HOST
     from bayplan.local.spec import DEFAULT, BadSpec, nodes
     from bayplan.scheduler.config import ConfigError, Configuration, LeaderElection, load
+    from bayplan.vipu.controller import VipuError
+    from bayplan.vipu.fake import FakeVipu, one_cluster
     from bayplan.web.server import BadAddress, split
 
     log_to_stderr(verbose)
@@ -99,6 +107,8 @@ def up(
         config = replace(config, leader_election=LeaderElection(), **given)  # nobody else is there
         found = nodes(DEFAULT if spec is None else spec)
         met = Faults(chances(faults)) if faults else None
+        vipu = None if ipus is None else FakeVipu(one_cluster(ipus))
+        found += [] if vipu is None else head_nodes()
         for option, address in (
             ("--port", f"{HOST}:{port}"),
             ("--listen", config.listen),
@@ -106,9 +116,11 @@ def up(
         ):
             _must_be_free(option, *split(address))
         Path(folder).mkdir(parents=True, exist_ok=True)
-        run_loop(_serve(found, config, met, Place(port, Path(folder))))
-    except (ConfigError, ProfileError, BadAddress, BadSpec, BadChances) as error:
+        run_loop(_serve(found, config, met, Place(port, Path(folder), vipu)))
+    except (ConfigError, ProfileError, BadAddress, BadSpec, BadChances, VipuError) as error:
         raise BadInput(str(error)) from None
+    except ValueError as error:
+        raise BadInput(f"--vipu: {error}") from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise BadInput(f"{where}{error.strerror or error}") from None
@@ -117,6 +129,18 @@ def up(
 def kubeconfig_text(server: str) -> str:
     """A kubeconfig without credentials."""
     return _KUBECONFIG.format(server=server)
+
+
+def head_nodes() -> list[dict[str, Any]]:
+    """Two nodes without devices of their own that reach the pretend controller."""
+    from bayplan.local.spec import nodes
+
+    found = nodes("cpu*2")
+    for i, each in enumerate(found, 1):
+        name = f"head-{i}"
+        labels = {"kubernetes.io/hostname": name, VIPU_LABEL: VIPU_NAME}
+        each["metadata"] |= {"name": name, "labels": each["metadata"]["labels"] | labels}
+    return found
 
 
 def _must_be_free(option: str, host: str | None, port: int) -> None:
@@ -135,6 +159,7 @@ def _must_be_free(option: str, host: str | None, port: int) -> None:
 class Place(Struct, frozen=True):
     port: int
     folder: Path
+    vipu: "FakeVipu | None" = None
 
 
 async def _serve(
@@ -150,6 +175,8 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     clock = RealClock()
     async with AsyncExitStack() as stack:
+        if place.vipu is not None:
+            config = await _with_controller(config, place.vipu, stack)
         cluster = await stack.enter_async_context(running(nodes, config, clock, faults))
         service = cluster.service
         sidecar = service.sidecar(lambda: cluster.client)
@@ -164,8 +191,30 @@ async def _serve(
         click.echo(f"API:        {address}  ({len(nodes)} pretend nodes)")
         click.echo(f"metrics:    http://{split(config.listen)[0] or HOST}:{sidecar.port}/metrics")
         click.echo(f"questions:  http://{split(config.api)[0] or HOST}:{asked}")
+        for pool in config.pools:
+            host, reached, label = pool.parts
+            click.echo(f"V-IPU:      {host}:{reached}  (nodes with the label {'='.join(label)})")
         click.echo(f"try:        kubectl --kubeconfig {kubeconfig} get nodes")
         click.echo("end:        Ctrl-C")
         waiting = asyncio.create_task(stopped.wait(), name="signal")
         await asyncio.wait((waiting, *cluster.tasks), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+
+
+async def _with_controller(
+    config: "Configuration", fake: "FakeVipu", stack: AsyncExitStack
+) -> "Configuration":
+    """The configuration with a controller that runs until the end."""
+    from msgspec.structs import replace
+
+    from bayplan.kube.clock import RealClock
+    from bayplan.local.server import HOST
+    from bayplan.scheduler.config import Pool
+    from bayplan.vipu.faults import Faulty
+    from bayplan.vipu.server import Server
+
+    server = Server(Faulty(fake, RealClock()))
+    port = await server.start(HOST, 0)
+    stack.push_async_callback(server.stop)
+    pool = Pool(f"{HOST}:{port}:{VIPU_LABEL}={VIPU_NAME}")
+    return replace(config, pools=(*config.pools, pool))

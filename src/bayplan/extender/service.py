@@ -3,7 +3,7 @@ server that kube-scheduler asks."""
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from prometheus_client.core import Metric
@@ -16,10 +16,11 @@ from bayplan.extender.server import serving
 from bayplan.extender.verbs import Answers
 from bayplan.kube.client import Client
 from bayplan.scheduler import heap
-from bayplan.scheduler.config import Configuration
+from bayplan.scheduler.config import Configuration, Pool
 from bayplan.scheduler.loop import Output
 from bayplan.scheduler.metrics import counter, number
 from bayplan.scheduler.service import Options, Service
+from bayplan.scheduler.steward import Site
 from bayplan.scheduler.watches import Watches
 from bayplan.web.door import Limits
 from bayplan.web.tls import Tls, TlsFiles
@@ -66,7 +67,7 @@ class Extender(Service):
         elif self.elects:
             log.warning("POD_NAME and POD_NAMESPACE are not set: no label tells who leads")
 
-    def make_steward(self) -> None:
+    def make_steward(self, reach: Callable[[Pool], Site]) -> None:
         """kube-scheduler binds pods with partitions by itself, or not at all."""
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:

@@ -296,6 +296,8 @@ class Kubelets:
             if other.uid != pod.uid and other.uid in self._running:
                 used += self._asked(other)
         for name, amount in self._asked(pod).items():
+            if "/" in name and name not in room:
+                continue  # what a node does not offer is not the kubelet's business
             if used[name] + amount > room.get(name, 0):
                 return f"OutOf{name}", (
                     f"Node didn't have enough resource: {name}, requested: {amount}, "

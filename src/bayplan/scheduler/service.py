@@ -110,7 +110,14 @@ def client_apart(source: Source) -> Client:
 class Service:
     HEAP = heap.FRUGAL
 
-    def __init__(self, config: Configuration, options: Options, client: Client) -> None:
+    def __init__(
+        self,
+        config: Configuration,
+        options: Options,
+        client: Client,
+        reach: Callable[[Pool], Site] = site_of,
+    ) -> None:
+        """`reach`: how the controllers of pools are found."""
         self.config, self.options, self.client = config, options, client
         self._clock = clock = client.clock
         self.elects = config.leader_election.leader_elect and not options.dry_run
@@ -125,7 +132,7 @@ class Service:
             rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
             grace_s=config.partition_grace_s,
         )
-        self.steward = self.make_steward()
+        self.steward = self.make_steward(reach)
         self.refusals = Refusals(self.engine, self.inbox)
         self.watches, self.writer = self.connect()
         maps = UsageMaps(
@@ -166,17 +173,14 @@ class Service:
         self.loop.cycled = self.metrics.cycles.observe
         self.metrics.kubelet_refusals = self.refusals.counts
 
-    def make_steward(self) -> Steward | None:
+    def make_steward(self, reach: Callable[[Pool], Site]) -> Steward | None:
         """Who has partitions made, where the configuration has controllers."""
         config, client = self.config, self.client
         if not config.pools:
             return None
-        sites = [self.reach(pool) for pool in config.pools]
+        sites = [reach(pool) for pool in config.pools]
         name = partial(cluster_name, config, client)
         return Steward(sites, config.vendors, self.inbox, self.fence, client.clock, name)
-
-    def reach(self, pool: Pool) -> Site:
-        return site_of(pool)
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:
         return self.config.profiles
