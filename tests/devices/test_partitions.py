@@ -6,11 +6,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bayplan.core.devices import partition
+from bayplan.core.engine.what_if import WhatIf
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model import steps as ask_for
+from bayplan.core.model.devices import Held, HeldDevice
 from bayplan.core.model.partitions import Estate, Partition, Spot
+from bayplan.core.model.pods import Gang
 from bayplan.core.state import laws
 from bayplan.testing.world import VIPU, World, asks, ipus
 
@@ -315,3 +320,119 @@ def test_blocks_do_not_cross_link_domains() -> None:
     assert partition.blocks(spots, 8) == ()
     pairs = {sum(1 << i for i in pair) for pair in combinations(range(8), 2)}
     assert set(partition.blocks(spots, 2)) <= pairs
+
+
+# ---- what went wrong once
+
+
+def told(made: World, kind: type) -> list[Any]:
+    return [each for each in made.effects if isinstance(each, kind)]
+
+
+def listed_for_long(made: World, *partitions: Partition, estate: Estate | None = None) -> None:
+    for _ in range(3):
+        made.now += 40
+        made.estate(estate or ipus(), *partitions)
+
+
+def test_a_pod_that_says_no_more_what_it_holds_keeps_its_partition() -> None:
+    made = world()
+    want(made, "a", 4)
+    pod = made.engine.cluster.pods["uid-a"].pod
+    mine = Partition("bp-uid-a", tuple(made.devices["a"]))
+    made.see(replace(pod, held=None))
+    listed_for_long(made, mine)
+    assert told(made, do.Dismantle) == []
+    want(made, "b", 16)
+    assert "b" not in made.running()
+    check(made)
+
+
+def test_a_pod_whose_machine_left_the_inventory_keeps_its_partition() -> None:
+    made = world()
+    want(made, "a", 4)
+    mine = Partition("bp-uid-a", tuple(made.devices["a"]))
+    less = replace(ipus(), devices=ipus().devices[4:], spots=ipus().spots[4:])
+    listed_for_long(made, mine, estate=less)
+    assert told(made, do.Dismantle) == []
+    check(made)
+
+
+def test_a_pod_that_cannot_be_read_keeps_its_partition() -> None:
+    made = world()
+    want(made, "a", 4)
+    made.tell(on.PodUnreadable("uid-a", made.running()["a"]))
+    listed_for_long(made, Partition("bp-uid-a", tuple(made.devices["a"])))
+    assert told(made, do.Dismantle) == []
+
+
+def test_a_gang_has_its_victims_on_another_head_node() -> None:
+    made = world()
+    for i in range(4):
+        want(made, f"low{i}", 4, priority=1, node_selector=(("kubernetes.io/hostname", "head-1"),))
+    gang = Gang("default/g", 2)
+    there = (("kubernetes.io/hostname", "head-2"),)
+    for i in range(2):
+        want(made, f"g{i}", 4, priority=9, gang=gang, node_selector=there)
+    victims = [pod.name for plan in told(made, do.Preempt) for pod in plan.victims]
+    assert len(victims) == 2
+    for name in victims:
+        made.finish(name)
+    made.wait(20)
+    assert {"g0", "g1"} <= made.running().keys()
+    check(made)
+
+
+def test_what_is_kept_on_another_head_node_gives_way_to_the_more_important() -> None:
+    made = world()
+    first, second = ((("kubernetes.io/hostname", f"head-{i}"),) for i in (1, 2))
+    want(made, "low", 16, priority=1, node_selector=first)
+    want(made, "mid", 16, priority=5, node_selector=first)
+    want(made, "high", 16, priority=9, node_selector=second)
+    made.finish("low")
+    made.wait(20)
+    assert made.running() == {"high": "head-2"}
+    check(made)
+
+
+def test_a_plan_of_devices_that_are_no_more_is_replaced() -> None:
+    made = world(binds="hold")
+    want(made, "a", 4)
+    want(made, "b", 4)
+    less = replace(ipus(), devices=ipus().devices[4:], spots=ipus().spots[4:])
+    made.estate(less)
+    real = tuple(HeldDevice(d.id, d.index, 1) for d in ipus().devices[4:8])
+    made.tell(on.PartitionMade("uid-a", (Held("main", "graphcore.ai/ipu", NAME, real),)))
+    check(made)
+
+
+def test_a_stranger_that_becomes_smaller_makes_room() -> None:
+    made = world()
+    made.estate(ipus(), Partition("hand", tuple(d.id for d in ipus().devices[:8])))
+    want(made, "a", 8)
+    want(made, "b", 4)
+    assert set(made.running()) == {"a"}
+    made.estate(ipus(), Partition("hand", ("ag0.0",)))
+    made.wait(2)
+    assert set(made.running()) == {"a", "b"}
+
+
+def test_after_a_restart_nobody_else_goes_for_a_nominee_of_another_head_node() -> None:
+    made = world()
+    first, second = ((("kubernetes.io/hostname", f"head-{i}"),) for i in (1, 2))
+    want(made, "v1", 8, priority=1, node_selector=first)
+    want(made, "v2", 8, priority=1, node_selector=first)
+    going = replace(made.engine.cluster.pods["uid-v1"].pod, terminating=True, preempted=True)
+    made.see(going)
+    made.effects.clear()
+    want(made, "high", 8, priority=9, node_selector=second, nominated="head-2")
+    assert told(made, do.Preempt) == []
+
+
+def test_evictions_have_one_order_whatever_was_asked_before() -> None:
+    made = world()
+    want(made, "b", 4, controlled=True)
+    want(made, "a", 4, controlled=True)
+    WhatIf(made.engine).ask([ask_for.Evict(("default/a",))])
+    listed_for_long(made)
+    assert [each.pod.name for each in told(made, do.Evict)][:2] == ["a", "b"]

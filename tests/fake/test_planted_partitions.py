@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from bayplan.core.engine.keeper import Keeper
 from bayplan.core.model import events as on
 from bayplan.core.model.effects import Placement
-from bayplan.scheduler.steward import Steward
+from bayplan.core.state.estates import Estates, Line
+from bayplan.scheduler.steward import Prepared, Steward
 from bayplan.scheduler.volumes import NotReady
 from tests.fake.partitioned import play
 
@@ -24,25 +25,24 @@ def leaks(patch: pytest.MonkeyPatch) -> None:
 
 def deletes_in_haste(patch: pytest.MonkeyPatch) -> None:
     """Partitions of pods that are being bound count as nobody's."""
-    see = Keeper._delete_unowned
+    is_unowned = Keeper._is_unowned
 
-    def hasty(self: Keeper, estate: Any, partitions: Any, holders: Any, now: float) -> Any:
-        sure = {uid: pod for uid, pod in holders.items() if uid not in self._assumed}
+    def hasty(self: Keeper, uid: str | None) -> bool:
         self.grace_s = 0.0
-        return see(self, estate, partitions, sure, now)
+        return uid in self._assumed or is_unowned(self, uid)
 
-    patch.setattr(Keeper, "_delete_unowned", hasty)
+    patch.setattr(Keeper, "_is_unowned", hasty)
 
 
 def binds_without(patch: pytest.MonkeyPatch) -> None:
     """A pod is bound although its partition could not be made."""
     prepare = Steward.prepare
 
-    async def careless(self: Steward, placement: Placement, check: Any) -> Placement:
+    async def careless(self: Steward, placement: Placement, check: Any) -> Prepared:
         try:
             return await prepare(self, placement, check)
         except NotReady:
-            return placement
+            return Prepared(placement)
 
     patch.setattr(Steward, "prepare", careless)
 
@@ -51,22 +51,22 @@ def believes_the_plan(patch: pytest.MonkeyPatch) -> None:
     """The devices that were planned are told, not those of the partition."""
     prepare = Steward.prepare
 
-    async def hopeful(self: Steward, placement: Placement, check: Any) -> Placement:
-        made = await prepare(self, placement, check)
-        return replace(made, held=placement.held)
+    async def hopeful(self: Steward, placement: Placement, check: Any) -> Prepared:
+        return replace(await prepare(self, placement, check), placement=placement)
 
     patch.setattr(Steward, "prepare", hopeful)
 
 
-def wakes_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A size that was refused stays refused."""
+def sulks(patch: pytest.MonkeyPatch) -> None:
+    """A size that was refused stays refused, whatever is freed."""
+    patch.setattr(Line, "refuses", lambda self, size: 0 < self.refused[0] <= size)
+    refuse = Estates.refuse
 
-    def sulk(self: Keeper, name: str, size: int, now: float) -> None:
-        if name in self._estates.lines:
-            self._estates.refuse(name, 1)
-            self._estates.refuse = lambda *_: None  # type: ignore[method-assign]
+    def never_again(self: Estates, name: str, refused: tuple[int, int]) -> None:
+        if refused[0]:
+            refuse(self, name, refused)
 
-    patch.setattr(Keeper, "_refuse", sulk)
+    patch.setattr(Estates, "refuse", never_again)
 
 
 def stays_closed(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def is_seen(event: Any) -> bool:
 
 @pytest.mark.parametrize(
     "plant",
-    [leaks, deletes_in_haste, binds_without, believes_the_plan, wakes_nobody, stays_closed],
+    [leaks, deletes_in_haste, binds_without, believes_the_plan, sulks, stays_closed],
     ids=lambda plant: plant.__name__,
 )
 def test_the_seeds_find_it(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,3 +261,47 @@ def test_a_signal_ends_it_soon_although_somebody_watches(
             assert own.end(number) < 5
 
             watcher.kill()
+
+
+IPU_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  schedulerName: bayplan
+  containers:
+  - name: main
+    image: train:1
+    resources: {{limits: {{graphcore.ai/ipu: {ipus}}}}}
+"""
+
+
+def test_a_pretend_controller_makes_partitions(tmp_path: Path) -> None:
+    with up(tmp_path, "--nodes", "cpu*1", "--vipu", "8") as found:
+        assert re.search(
+            r"V-IPU: +127\.0\.0\.1:\d+  \(nodes with the label vipu-ctrl=pretend\)", found.said
+        )
+        for name, ipus in (("first", 4), ("second", 8)):
+            found.kubectl("apply", "-f", "-", reads=IPU_POD.format(name=name, ipus=ipus))
+        soon(lambda: found.phase("first"), "Running")
+
+        def noted(name: str, key: str) -> str:
+            path = key.replace(".", r"\.")
+            return found.kubectl(
+                "get", "pod", name, "-o", f"jsonpath={{.metadata.annotations.{path}}}"
+            )
+
+        assert noted("first", "ids.bayplan.dev/main") == "ag1.0,ag1.1,ag1.2,ag1.3"
+        assert noted("first", "vipu.bayplan.dev/partition").startswith("bp-")
+        found.kubectl("delete", "pod", "first")
+        soon(lambda: found.phase("second"), "Running")
+        assert found.end(signal.SIGINT) < END_S
+
+
+def test_ipus_come_in_machines_of_four(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("--vipu", "6"), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("should be a positive multiple of 4, not 6")

@@ -123,7 +123,6 @@ def samples() -> dict[str, on.Event]:
         on.VictimSpared("u", "forbidden"),
         on.EstateSeen(world.ipus(count=4), (Partition("bp-u", ("ag0.1",)),)),
         on.EstateLost("vipu:8090", "time-out"),
-        on.EstateGone("vipu:8090"),
         on.PartitionMade("u", (Held("main", "graphcore.ai/ipu", "vipu:8090", ()),)),
         on.PartitionRefused("vipu:8090", 4),
         on.PartitionGone("vipu:8090", "bp-u"),

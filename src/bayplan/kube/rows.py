@@ -148,8 +148,10 @@ def with_partition(
         return row
     key, text = next(iter(asked.items()))
     device_class, resource = vendors.annotations[key]
-    if not text.isdecimal() or not 0 < int(text[:9]) < MOST_ASKED or len(asked) > 1:
-        raise Wrong(f"metadata.annotations[{key}]", f'"{text}" is not one number of devices')
+    plain = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_ASKED))
+    if not plain or not 0 < int(text) < MOST_ASKED or len(asked) > 1:
+        shown = text if len(text) <= 20 else f"{text[:20]}…"
+        raise Wrong(f"metadata.annotations[{key}]", f'"{shown}" is not one number of devices')
     container = next((each.name for each in spec.containers or ()), None) or ""
     ask = DeviceAsk(container, resource.name, device_class.name, resource.kind, int(text))
     return replace(row, devices=(*row.devices, ask))

@@ -2,7 +2,7 @@
 
 from bayplan.core.model.effects import Dismantle, Placement
 from bayplan.kube.transport import BeforeSend
-from bayplan.scheduler.steward import Steward
+from bayplan.scheduler.steward import Prepared, Steward
 from bayplan.scheduler.volumes import VolumeBinder
 
 
@@ -14,16 +14,13 @@ class Preparing:
         row = placement.pod.row
         return bool(row.claims) or any(ask.kind == "partition" for ask in row.devices)
 
-    async def prepare(self, placement: Placement, check: BeforeSend) -> Placement:
+    async def prepare(self, placement: Placement, check: BeforeSend) -> Prepared:
         row = placement.pod.row
         if row.claims:
             await self._volumes.prepare(placement)
         if self._steward is not None and any(ask.kind == "partition" for ask in row.devices):
             return await self._steward.prepare(placement, check)
-        return placement
-
-    def annotations(self, placement: Placement) -> dict[str, str]:
-        return {} if self._steward is None else self._steward.annotations(placement)
+        return Prepared(placement)
 
     def dismantle(self, effect: Dismantle) -> None:
         if self._steward is not None:

@@ -167,7 +167,9 @@ class Service:
         if config.check_live_every:
             self.chores.append(self.live.run)
         if self.steward is not None:
-            self.chores.append(self.steward.run)
+            name = partial(cluster_name, config, client)
+            steward = self.steward
+            self.chores.append(lambda: steward.run(name, lambda: self.loop.is_ready))
             self.metrics.partitions = self.steward.counts
         self.metrics.leads = lambda: self.loop.leads
         self.loop.cycled = self.metrics.cycles.observe
@@ -179,8 +181,7 @@ class Service:
         if not config.pools:
             return None
         sites = [reach(pool) for pool in config.pools]
-        name = partial(cluster_name, config, client)
-        return Steward(sites, config.vendors, self.inbox, self.fence, client.clock, name)
+        return Steward(sites, config.vendors, self.inbox, self.fence, client.clock)
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:
         return self.config.profiles

@@ -94,7 +94,7 @@ class Estated(Struct, omit_defaults=True):
 
     estate: Estate
     strays: dict[str, str] = {}  # partitions that nobody here holds: their devices, in hex
-    refused: int = 0
+    refused: tuple[int, int] = (0, 0)
     refused_at: float | None = None
     closed: str = ""
 
@@ -194,9 +194,9 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("kept", _kept(engine))
     keeper = engine.keeper
     yield from _parts("estates", _estates(engine))
-    yield from _parts("made", sorted(keeper.real))
+    yield from _parts("made", sorted(keeper.made))
     yield from _parts("unowned", ((*key, since) for key, since in keeper.unowned.items()))
-    yield from _parts("bereft", keeper.missing.items())
+    yield from _parts("bereft", keeper.bereft.items())
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
     yield from _parts("spared", engine.nominations.spared.items())
@@ -249,7 +249,7 @@ def _kept(engine: Engine) -> Iterator[Kept]:
 def _estates(engine: Engine) -> Iterator[Estated]:
     for name, line in engine.cluster.estates.lines.items():
         strays = {id: f"{mask:x}" for id, mask in line.strays.items()}
-        at = engine.keeper.refused.get(name)
+        at = engine.keeper.refused_at.get(name)
         yield Estated(line.estate, strays, line.refused, at, line.closed)
 
 
@@ -401,10 +401,10 @@ def _restore_estates(engine: Engine, state: State) -> None:
         estates.refuse(name, each.refused)
         estates.close(name, each.closed)
         if each.refused_at is not None:
-            keeper.refused[name] = each.refused_at
-    keeper.real |= set(state.made)
+            keeper.refused_at[name] = each.refused_at
+    keeper.made |= set(state.made)
     keeper.unowned |= {(estate, id): since for estate, id, since in state.unowned}
-    keeper.missing |= dict(state.bereft)
+    keeper.bereft |= dict(state.bereft)
 
 
 def _restore_rows(cluster: Cluster, frame: Frame, rows: list[Row]) -> None:

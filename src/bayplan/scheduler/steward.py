@@ -2,10 +2,10 @@
 
 What is asked about one partition happens in the order in which it was asked. A partition that is to
 go goes before any that is made after it on the same controller, because its devices may be planned
-for that one. What every controller has is told to the engine at the start and every minute; what
-was done while a controller answered counts more than its answer.
+for that one. What every controller has is told to the engine once the pods are known, and every
+minute; what was done while a controller answered counts more than its answer.
 
-The fence is asked before anything is made or deleted, as for binds.
+The fence is asked right before anything that makes or deletes is sent, as for binds.
 """
 
 import asyncio
@@ -31,13 +31,15 @@ from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.volumes import NotReady
 from bayplan.vipu import controller as vipu
-from bayplan.vipu.controller import ERROR, Controller, Inventory, Refused, VipuError
+from bayplan.vipu.controller import ACTIVE, ERROR, Controller, Inventory, Refused, VipuError
 
 log = logging.getLogger("bayplan")
 
 EVERY_S = 60.0  # controllers are asked for all that they have
 AGAIN_S = 5.0  # one that did not answer
 SOON_S = 1.0  # at least between two questions
+LOOK_S = 0.5  # at a partition that is not ready yet …
+READY_S = 60.0  # … for so long
 HOST, PORT, ID = (f"vipu.bayplan.dev/{what}" for what in ("host", "port", "partition"))
 
 
@@ -63,6 +65,13 @@ class Place(Struct, frozen=True):
     estate: Estate
 
 
+class Prepared(Struct, frozen=True):
+    """A placement with the devices that the pod really has, and how it finds its partition."""
+
+    placement: Placement
+    notes: dict[str, str] = {}  # annotations
+
+
 def prefix_of(cluster: str) -> str:
     """Of the ids of all partitions that are a cluster's."""
     return f"bp-{hashlib.sha256(cluster.encode()).hexdigest()[:12]}-"
@@ -76,14 +85,14 @@ class Steward:
         inbox: Inbox,
         fence: Fence,
         clock: Clock,
-        cluster: Callable[[], Awaitable[str]],
     ) -> None:
-        """`cluster` tells by what this cluster is known to controllers that serve several."""
-        self._sites, self._vendors, self._cluster = sites, vendors, cluster
+        self._sites, self._vendors = sites, vendors
+        self._class = next(c.name for c in vendors.classes.values() if c.model == "partition")
         self._inbox, self._fence, self._clock = inbox, fence, clock
-        self._places: dict[str, Place] = {}  # by estate
+        self._places: dict[str, Place] = {}  # by estate, also of those that are no more
+        self._told: dict[str, list[str]] = {}  # by site: the estates that it has
         self._turns: dict[str, _Turn] = {}  # by partition: who is at it
-        self._going: dict[asyncio.Task[None], str] = {}  # deletions: the site of each
+        self._going: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by id: site, deletion
         # by site, then id: what was done since the controller was last asked for all
         self._changed: dict[str, dict[str, vipu.Partition | None]] = {s.name: {} for s in sites}
         self._ask: dict[str, asyncio.Event] = {site.name: asyncio.Event() for site in sites}
@@ -91,40 +100,32 @@ class Steward:
 
     # ---- for a pod that is bound
 
-    async def prepare(self, placement: Placement, check: BeforeSend) -> Placement:
-        """Makes the pod's partition. Gives the placement with the devices that it really has."""
+    async def prepare(self, placement: Placement, check: BeforeSend) -> Prepared:
+        """Makes the pod's partition."""
         asks = [ask for ask in placement.pod.row.devices if ask.kind == "partition"]
         ours = [held for held in placement.held if held.resource in self._vendors.partitions]
         place = self._places.get(ours[0].pool) if ours else None
         if place is None:
             raise NotReady("the pod's partition: its controller is not known any more")
         uid, size = placement.pod.uid, at_once(asks)
-        before = [task for task, site in self._going.items() if site == place.site.name]
+        id = place.estate.id_of(uid)
+        before = [task for site, task in self._going.values() if site == place.site.name]
         if before:
             await asyncio.wait(before)
-        async with self._turn(place.estate.id_of(uid)):
-            made = await self._make(place, place.estate.id_of(uid), size, check)
+        async with self._turn(id):
+            made = await self._make(place, id, size, check)
         known = {device.id: device for device in place.estate.devices}
         devices = [known.get(ipu.name) or Device(ipu.name, 0) for ipu in made.ipus]
         rest = (held for held in placement.held if held not in ours)
         held = (*rest, *divided(asks, place.estate.name, devices))
         self._inbox.add(on.PartitionMade(uid, held))
-        return replace(placement, held=held)
-
-    def annotations(self, placement: Placement) -> dict[str, str]:
-        """How a container finds its partition."""
-        found = (self._places.get(held.pool) for held in placement.held)
-        place = next((each for each in found if each is not None), None)
-        if place is None:
-            return {}
-        site, id = place.site, place.estate.id_of(placement.pod.uid)
-        return {HOST: site.host, PORT: str(site.port), ID: id}
+        notes = {HOST: place.site.host, PORT: str(place.site.port), ID: id}
+        return Prepared(replace(placement, held=held), notes)
 
     async def _make(self, place: Place, id: str, size: int, check: BeforeSend) -> vipu.Partition:
         name = place.estate.name
         try:
-            check()
-            made = await self._created(place, id, size)
+            made = await self._created(place, id, size, check)
         except Refused as refused:
             self.counts["make", "refused"] += 1
             self._inbox.add(on.PartitionRefused(name, size))
@@ -137,46 +138,59 @@ class Steward:
         self._changed[place.site.name][id] = made
         return made
 
-    async def _created(self, place: Place, id: str, size: int) -> vipu.Partition:
+    async def _created(self, place: Place, id: str, size: int, check: BeforeSend) -> vipu.Partition:
         """One that is left of an earlier decision and is not what is wanted now is replaced."""
         controller = place.site.controller
         create = partial(
-            controller.create, id, size, cluster=place.cluster, allocation=place.allocation
+            controller.create,
+            id,
+            size,
+            cluster=place.cluster,
+            allocation=place.allocation,
+            before_send=check,
         )
         try:
-            made = await create()
+            made = await self._ready(controller, await create())
         except Refused:
             left = await controller.get(id)
             if left is None or left.fulfils(size, place.cluster, place.allocation):
                 raise
         else:
-            if made.state != ERROR and len(made.ipus) == size:
+            if is_whole(made, size):
                 return made
-        await controller.delete(id)
-        made = await create()
-        if made.state == ERROR or len(made.ipus) != size:
+        await controller.delete(id, before_send=check)
+        made = await self._ready(controller, await create())
+        if not is_whole(made, size):
             raise Refused(f"it is made with {len(made.ipus)} IPUs, in state {made.state}")
+        return made
+
+    async def _ready(self, controller: Controller, made: vipu.Partition) -> vipu.Partition:
+        """A controller may make it after it has answered."""
+        until = self._clock.time() + READY_S
+        while made.state not in (ACTIVE, ERROR) and self._clock.time() < until:
+            await self._clock.sleep(LOOK_S)
+            made = await controller.get(made.id) or made
         return made
 
     # ---- for one that has ended
 
     def dismantle(self, effect: Dismantle) -> None:
         place = self._places.get(effect.estate)
-        if place is not None:
-            work = self._dismantle(place, effect.id, self._fence.of_now())
-            task = asyncio.create_task(work, name=f"delete {effect.id}")
-            self._going[task] = place.site.name
-            task.add_done_callback(lambda done: self._going.pop(done, None))
+        if place is None or effect.id in self._going:
+            return
+        work = self._dismantle(place, effect.id, self._fence.of_now())
+        task = asyncio.create_task(work, name=f"delete {effect.id}")
+        self._going[effect.id] = place.site.name, task
+        task.add_done_callback(lambda _: self._going.pop(effect.id, None))
 
     async def _dismantle(self, place: Place, id: str, check: BeforeSend) -> None:
         """Where it fails, the controller will tell that it is still there."""
         try:
             async with self._turn(id):
-                check()
-                await place.site.controller.delete(id)
+                await place.site.controller.delete(id, before_send=check)
         except Fenced:
             return
-        except VipuError as error:
+        except Exception as error:
             self.counts["delete", "failed"] += 1
             self._ask[place.site.name].set()
             log.warning("partition %s of %s is not deleted: %s", id, place.estate.name, error)
@@ -200,23 +214,37 @@ class Steward:
 
     async def close(self, seconds: float) -> None:
         """Deletions are finished if there is time; what is left is found after the next start."""
-        if self._going:
+        going = [task for _, task in self._going.values()]
+        if going:
             with suppress(TimeoutError):
                 async with self._clock.timeout(seconds):
-                    await asyncio.wait(list(self._going))
-        for task in list(self._going):
+                    await asyncio.wait(going)
+        for task in going:
             task.cancel()
         for site in self._sites:
             await site.controller.close()
 
     # ---- what controllers have
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        prefix = prefix_of(await self._cluster())
+    async def run(
+        self, cluster: Callable[[], Awaitable[str]], is_ready: Callable[[], bool]
+    ) -> None:
+        """Until cancelled. `cluster` tells by what this cluster is known to controllers that serve
+        several; `is_ready`: whether the pods are known, without whom nothing can be judged."""
+        while not is_ready():
+            await self._clock.sleep(0.1)
+        prefix = prefix_of(await self._name(cluster))
         async with asyncio.TaskGroup() as group:
             for site in self._sites:
                 group.create_task(self._follow(site, prefix))
+
+    async def _name(self, cluster: Callable[[], Awaitable[str]]) -> str:
+        while True:
+            try:
+                return await cluster()
+            except Exception as error:
+                log.warning("the name of this cluster for V-IPU controllers: %s", error)
+                await self._clock.sleep(AGAIN_S)
 
     async def _follow(self, site: Site, prefix: str) -> None:
         asked, is_down = self._ask[site.name], False
@@ -225,11 +253,11 @@ class Steward:
             try:
                 await self._tell(site, prefix)
                 pause_s, is_down = EVERY_S, False
-            except VipuError as error:
+            except Exception as error:  # whatever it is, the other controllers are followed
                 if not is_down:
                     log.warning("the V-IPU controller %s: %s", site.name, error)
                 pause_s, is_down = AGAIN_S, True
-                for name in self._of_site(site):
+                for name in self._told.get(site.name, ()):
                     self._inbox.add(on.EstateLost(name, str(error)))
             with suppress(TimeoutError):
                 async with self._clock.timeout(pause_s):
@@ -245,17 +273,15 @@ class Steward:
                 listed.pop(id, None)
             else:
                 listed[id] = changed
-        places = {place.estate.name: place for place in places_of(site, inventory, prefix)}
-        for name in self._of_site(site):
+        found = places_of(site, inventory, prefix, self._class)
+        places = {place.estate.name: place for place in found}
+        for name in self._told.get(site.name, ()):
             if name not in places:
-                del self._places[name]
-                self._inbox.add(on.EstateGone(name))
+                self._inbox.add(on.EstateLost(name, "the controller has it no more"))
+        self._told[site.name] = list(places)
         self._places |= places
         for place in places.values():
             self._inbox.add(on.EstateSeen(place.estate, tuple(_here(place, listed.values()))))
-
-    def _of_site(self, site: Site) -> list[str]:
-        return [name for name, place in self._places.items() if place.site is site]
 
 
 class _Turn:
@@ -263,16 +289,27 @@ class _Turn:
         self.lock, self.waiting = asyncio.Lock(), 0
 
 
+def is_whole(made: vipu.Partition, size: int) -> bool:
+    return made.state == ACTIVE and len(set(made.ipus)) == len(made.ipus) == size
+
+
 def _here(place: Place, listed: Iterable[vipu.Partition]) -> Iterator[Partition]:
-    """Partitions of the estate; their ids say whose they are."""
+    """Partitions with IPUs of the estate, whatever they were made in; their ids say whose they
+    are."""
+    own = {device.id for device in place.estate.devices}
     for each in listed:
-        if (each.cluster, each.allocation) == (place.cluster, place.allocation):
-            yield Partition(each.id, tuple(ipu.name for ipu in each.ipus))
+        names = tuple(ipu.name for ipu in each.ipus)
+        if not own.isdisjoint(names):
+            yield Partition(each.id, names)
 
 
-def places_of(site: Site, inventory: Inventory, prefix: str) -> Iterator[Place]:
-    """An estate for each allocation; for a cluster without any, one of all that it has."""
+def places_of(
+    site: Site, inventory: Inventory, prefix: str, device_class: str = "ipu"
+) -> Iterator[Place]:
+    """An estate for each allocation; for a cluster without any, one of all that it has. An IPU that
+    is told twice counts where it is told first."""
     agents = {agent.id: agent for agent in inventory.agents}
+    seen: set[str] = set()
     for cluster in inventory.clusters:
         allocations = [each for each in inventory.allocations if each.cluster == cluster.id]
         named = [(each.id, frozenset(each.agents)) for each in allocations]
@@ -282,11 +319,13 @@ def places_of(site: Site, inventory: Inventory, prefix: str) -> Iterator[Place]:
             for number, domain in enumerate(cluster.link_domains):
                 at = 0
                 for agent in (agents[name] for name in domain.agents if name in agents):
-                    for i in range(agent.ipus if agent.id in members else 0):
-                        id = vipu.Ipu(agent.id, i).name
-                        devices.append(Device(id, len(devices), healthy=agent.healthy))
-                        spots.append(Spot(number, at + i))
+                    if agent.id in members and agent.id not in seen:
+                        seen.add(agent.id)
+                        for i in range(agent.ipus):
+                            id = vipu.Ipu(agent.id, i).name
+                            devices.append(Device(id, len(devices), healthy=agent.healthy))
+                            spots.append(Spot(number, at + i))
                     at += agent.ipus
-            name = f"{site.name}:{allocation or cluster.id}"
-            estate = Estate(name, "ipu", site.label, tuple(devices), tuple(spots), prefix)
+            name = ":".join(filter(None, (site.name, cluster.id, allocation)))
+            estate = Estate(name, device_class, site.label, tuple(devices), tuple(spots), prefix)
             yield Place(site, cluster.id, allocation, estate)

@@ -9,7 +9,6 @@ import asyncio
 import socket
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +20,6 @@ from bayplan.core.model.effects import (
     Dismantle,
     Evict,
     Park,
-    Placement,
     Preempt,
     Refuse,
 )
@@ -42,6 +40,7 @@ from bayplan.scheduler.feed import Condition
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.pacing import CONDITION_EVERY_S, Conditions
+from bayplan.scheduler.preparing import Preparing
 from bayplan.scheduler.removing import Counts, Desk, Removals
 from bayplan.scheduler.requests import Note, Said
 
@@ -54,24 +53,19 @@ OK = 200
 UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
 
 
-class Prepare(Protocol):
-    """What pods need before they are bound: volumes, partitions."""
-
-    def concerns(self, placement: Placement) -> bool: ...
-
-    async def prepare(self, placement: Placement, check: BeforeSend) -> Placement:
-        """Gives the placement as it is to be bound."""
-
-    def annotations(self, placement: Placement) -> dict[str, str]: ...
-
-    def dismantle(self, effect: Dismantle) -> None: ...
-
-
 class Settings(Struct, frozen=True):
     workers: int = WORKERS
     bind_timeout_s: float = 5.0
-    prepare: Prepare | None = None
+    prepare: Preparing | None = None
     vendors: Vendors = msgspec.field(default_factory=Vendors)
+
+
+class _Ready(Struct, frozen=True):
+    """A bind that can be sent, with the fence of its term and annotations of its own."""
+
+    effect: Bind
+    check: BeforeSend
+    notes: dict[str, str] = {}
 
 
 class Writer:
@@ -92,7 +86,7 @@ class Writer:
         self._instance = socket.gethostname()
         self._workers = settings.workers
         self._accepting = self._sends_binds = True
-        self._binds: deque[tuple[Bind, BeforeSend]] = deque()  # with the fence of their term
+        self._binds: deque[_Ready] = deque()
         self._preparing: dict[asyncio.Task[None], Bind] = {}
         self._conditions = Conditions(client.clock, self._call)
         self._events: OrderedDict[tuple[str, str], Note] = OrderedDict()  # by uid, reason
@@ -116,20 +110,23 @@ class Writer:
             self._preparing[task] = effect
             task.add_done_callback(lambda done: self._preparing.pop(done, None))
         else:
-            self._queue(effect, self._fence.of_now())
+            self._queue(_Ready(effect, self._fence.of_now()))
 
-    def _queue(self, effect: Bind, check: BeforeSend) -> None:
-        self._binds.append((effect, check))
+    def _queue(self, ready: "_Ready") -> None:
+        self._binds.append(ready)
         self._call()
 
-    async def _prepare_and_bind(self, prepare: Prepare, effect: Bind, check: BeforeSend) -> None:
+    async def _prepare_and_bind(self, prepare: Preparing, effect: Bind, check: BeforeSend) -> None:
         """Volumes can take minutes, so this is no worker's task."""
         try:
-            placement = await prepare.prepare(effect.placement, check)
+            found = await prepare.prepare(effect.placement, check)
+        except Fenced as fenced:
+            self._answer(effect, Outcome(False, str(fenced)))
         except Exception as error:
             self._answer(effect, Outcome(False, str(error), is_ours=True))
         else:
-            self._queue(msgspec.structs.replace(effect, placement=placement), check)
+            effect = msgspec.structs.replace(effect, placement=found.placement)
+            self._queue(_Ready(effect, check, found.notes))
 
     def refuse(self, effect: Refuse) -> None:
         text, words = effect.refusal.sentence, "" if effect.nominated else hint(effect.refusal)
@@ -210,7 +207,7 @@ class Writer:
         """Binds and deletions that were not sent are forgotten."""
         self._removals.abandon(why)
         while self._binds:
-            self._answer(self._binds.popleft()[0], Outcome(False, why))
+            self._answer(self._binds.popleft().effect, Outcome(False, why))
         for task, effect in list(self._preparing.items()):
             task.cancel()
             self._answer(effect, Outcome(False, why))
@@ -239,7 +236,7 @@ class Writer:
     async def _work(self) -> None:
         while True:
             if self._binds:
-                await self._bind(*self._binds.popleft())
+                await self._bind(self._binds.popleft())
             elif self._removals.deletes:
                 await self._removals.remove(self._removals.deletes.popleft())
             elif self._conditions.ready:
@@ -253,18 +250,18 @@ class Writer:
                 self._idle.append(future)
                 await future
 
-    async def _bind(self, effect: Bind, check: BeforeSend) -> None:
+    async def _bind(self, ready: "_Ready") -> None:
+        effect = ready.effect
         self.busy["bind"] += 1
 
         def check_all() -> None:
             if not self._sends_binds:
                 raise Fenced(STOPPING)
-            check()
+            ready.check()
 
         try:
             noted = annotations_of(effect.placement, self._vendors, self._clock.wall())
-            if self._prepare is not None:
-                noted |= self._prepare.annotations(effect.placement)
+            noted |= ready.notes
             outcome = await self._binder.bind(effect.placement, noted, check_all)
         except Exception as error:  # whatever it is, the pod must not be lost
             outcome = Outcome(False, str(error) or type(error).__name__, is_ours=True)

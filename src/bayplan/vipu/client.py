@@ -13,6 +13,7 @@ from msgspec import Struct
 from bayplan.protobuf import BadMessage, decoder, encode
 from bayplan.vipu import wire
 from bayplan.vipu.controller import (
+    BeforeSend,
     Controller,
     Inventory,
     Partition,
@@ -92,10 +93,11 @@ class Client:
         cluster: str = "",
         allocation: str = "",
         reconfigurable: bool = False,
+        before_send: BeforeSend | None = None,
     ) -> Partition:
         asked = wire.CreatePartition(id, size, cluster, allocation, reconfigurable)
         try:
-            made = await self._partition(wire.CREATE, id, asked)
+            made = await self._partition(wire.CREATE, id, asked, before_send)
         except _Exists:
             found = await self.get(id)
             if found is None:
@@ -111,9 +113,9 @@ class Client:
         except _Missing:
             return None
 
-    async def delete(self, id: str) -> bool:
+    async def delete(self, id: str, *, before_send: BeforeSend | None = None) -> bool:
         try:
-            await self._ask(wire.DELETE, wire.PartitionId(id), wire.Empty)
+            await self._ask(wire.DELETE, wire.PartitionId(id), wire.Empty, before_send)
         except _Missing:
             return False
         return True
@@ -122,26 +124,36 @@ class Client:
         self._closed = True
         await self._channel.close()
 
-    async def _partition(self, method: str, id: str, asked: Struct) -> Partition:
-        found = (await self._ask(method, asked, wire.PartitionReply)).partition
+    async def _partition(
+        self, method: str, id: str, asked: Struct, before_send: BeforeSend | None = None
+    ) -> Partition:
+        found = (await self._ask(method, asked, wire.PartitionReply, before_send)).partition
         if found is None or found.id != id:
             raise Unavailable(f"{self._address}: {method} was answered without partition {id}")
         return found
 
-    async def _ask(self, method: str, asked: Struct, answer: type[T]) -> T:
+    async def _ask(
+        self,
+        method: str,
+        asked: Struct,
+        answer: type[T],
+        before_send: BeforeSend | None = None,
+    ) -> T:
         async with self._turns:
-            raw = await self._call(f"/{wire.SERVICE}/{method}", encode(asked))
+            raw = await self._call(f"/{wire.SERVICE}/{method}", encode(asked), before_send)
         try:
             return decoder(answer)(raw)
         except BadMessage as error:
             raise Unavailable(f"{self._address}: {method} was answered badly: {error}") from None
 
-    async def _call(self, path: str, body: bytes) -> bytes:
+    async def _call(self, path: str, body: bytes, before_send: BeforeSend | None) -> bytes:
         import grpc.aio
 
         now = asyncio.get_running_loop().time
         until, longest_s = now() + self._timeout_s, _FIRST_PAUSE_S
         while not self._closed:
+            if before_send is not None:
+                before_send()
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path)
             try:
                 return await call(body, timeout=until - now(), metadata=self._metadata)

@@ -4,9 +4,13 @@ The values are messages of vipu.proto as well: a field's number there is its pla
 default is that of proto3. Nothing here knows how a controller is reached.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
+
+# Called right before anything is sent; what it raises ends the call.
+BeforeSend = Callable[[], None]
 
 ACTIVE, ERROR = "ACTIVE", "ERROR"  # states of a partition; a controller may know others
 
@@ -96,12 +100,13 @@ class Controller(Protocol):
         cluster: str = "",
         allocation: str = "",
         reconfigurable: bool = False,
+        before_send: BeforeSend | None = None,
     ) -> Partition:
         """The partition of that id, made if need be; Refused if its size or place is another."""
 
     async def get(self, id: str) -> Partition | None: ...
 
-    async def delete(self, id: str) -> bool:
+    async def delete(self, id: str, *, before_send: BeforeSend | None = None) -> bool:
         """False if it was not there."""
 
     async def close(self) -> None: ...

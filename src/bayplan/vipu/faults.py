@@ -13,7 +13,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bayplan.vipu.controller import Controller, Inventory, Partition, Refused, Unavailable
+from bayplan.vipu.controller import (
+    BeforeSend,
+    Controller,
+    Inventory,
+    Partition,
+    Refused,
+    Unavailable,
+)
 from bayplan.vipu.fake import FakeVipu
 
 
@@ -69,10 +76,11 @@ class Faulty:
         cluster: str = "",
         allocation: str = "",
         reconfigurable: bool = False,
+        before_send: BeforeSend | None = None,
     ) -> Partition:
         place = {"cluster": cluster, "allocation": allocation}
         make = partial(self.fake.create, id, size, **place, reconfigurable=reconfigurable)
-        async with self._call():
+        async with self._call(before_send):
             chances = self.chances
             if self._meets("refuse", chances.refuse):
                 raise Refused(f"{size} IPUs: refused (a fault was asked for)")
@@ -89,8 +97,8 @@ class Faulty:
         async with self._call():
             return self.fake.get(id)
 
-    async def delete(self, id: str) -> bool:
-        async with self._call():
+    async def delete(self, id: str, *, before_send: BeforeSend | None = None) -> bool:
+        async with self._call(before_send):
             return self.fake.delete(id)
 
     async def close(self) -> None:
@@ -106,7 +114,9 @@ class Faulty:
                 make()
 
     @asynccontextmanager
-    async def _call(self) -> AsyncIterator[None]:
+    async def _call(self, before_send: BeforeSend | None = None) -> AsyncIterator[None]:
+        if before_send is not None:
+            before_send()
         latency_s = self._rng.uniform(*self.chances.latency_s)
         await self._pause(latency_s / 2)
         self.settle()

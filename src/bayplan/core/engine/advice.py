@@ -124,6 +124,12 @@ HINTS = (  # the further a node got through the filters, the less it lacks
     ("Too many pods", "have as many pods as they take: wait until one there ends"),
     ("node(s) had too few free devices", "have too few free devices: ask for fewer, or wait"),
     ("node(s) had no device with enough room", "have no device with so much room: ask for less"),
+    ("node(s) had no free partition", "have no such partition free: ask for less, or wait"),
+    (
+        "node(s) reach a controller that refused",
+        "reach a controller without room: ask for less",
+    ),
+    ("node(s) never have a partition", "have no such partition at all: ask for less"),
     ("node(s) had no free devices side by side", "have no such row of free devices: ask for fewer"),
     ("node(s) didn't have free ports", "have no free port: wait, or take another port"),
     ("node(s) didn't match pod anti-affinity", "have pods that this one keeps away from"),

@@ -81,7 +81,7 @@ class Engine:
         self.plugin_errors = 0
         self._facts = Facts(self.cluster, self.waiting)
         self._nodes = Nodes(self.cluster, self.waiting)
-        self.keeper = Keeper(self.cluster, self.waiting, self.assumed, grace_s)
+        self.keeper = Keeper(self.cluster, self.waiting, self.assumed, self.unreadable, grace_s)
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
@@ -103,12 +103,13 @@ class Engine:
             case on.PodUnreadable(uid, node):
                 effects = self._gone(uid, now)
                 self._close(uid, node)
-                return effects
+                # It may still use its partition.
+                return [each for each in effects if not isinstance(each, do.Dismantle)]
             case on.PodExpected() | on.PodNotExpected() | on.PlaceWanted() | on.BindAsked():
                 return self._offer(event, now)
             case on.NodeSeen(node):
                 return self._nodes.see(node, now)
-            case on.EstateSeen() | on.EstateLost() | on.EstateGone():
+            case on.EstateSeen() | on.EstateLost():
                 return self.keeper.hear(event, now)
             case on.PartitionMade() | on.PartitionRefused() | on.PartitionGone():
                 return self.keeper.hear(event, now)

@@ -62,7 +62,7 @@ class _Room:
             if isinstance(found, str):
                 return found
             row = cluster.rows[found.node]
-            cluster.holds.release_below(pod.priority, row)
+            cluster.release_below(pod, row)
             for each in found.gone:
                 self._victims[each.uid] = Victim(each, cluster.name(cluster.pods[each.uid].row))
                 cluster.remove(each.uid)
@@ -75,7 +75,12 @@ class _Room:
         """Without those whose place nobody took in the end; gangs go, or stay, together."""
         concerning = self._cluster.terms.concerning
         pods = [placed.pod for placed in self.placements]
-        everywhere = any(pod.terms is not None or concerning(pod) for pod in pods)
+        everywhere = any(
+            pod.terms is not None
+            or concerning(pod)
+            or any(ask.kind == "partition" for ask in pod.row.devices)
+            for pod in pods
+        )
         going: list[Victim] = []
         for unit in _units(self._victims).values():
             nodes = {victim.node for victim in unit}

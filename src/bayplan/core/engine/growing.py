@@ -27,13 +27,17 @@ def nodes(ground: Ground, pod: Pod) -> list[Suggestion]:
 def kinds(ground: Ground, pod: Pod) -> list[Node]:
     """One node of each kind, the smallest first: what they have, and what the pod looks at."""
     keys = tuple(dict.fromkeys(label_keys(pod)))
+    estates_of = ground.cluster.estates.lines
     found: dict[object, Node] = {}
     for node in ground.cluster.nodes[: ground.cluster.height]:
         if node is None:
             continue
         labels = tuple(node.labels.get(key) for key in keys)
         pools = tuple((pool.device_class, len(pool.devices)) for pool in node.pools)
-        kind = (tuple(node.allocatable.items()), node.taints, labels, pools)
+        estates = tuple(
+            name for name, line in estates_of.items() if ground.cluster.rows[node.name] in line.rows
+        )
+        kind = (tuple(node.allocatable.items()), node.taints, labels, pools, estates)
         found.setdefault(kind, node)
     asked = [name for name, _ in pod.row.requests]
     scarce = [name for name in asked if name not in ("cpu", "memory", "ephemeral-storage")]

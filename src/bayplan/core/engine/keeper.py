@@ -7,7 +7,7 @@ a pod is deleted, and a pod without its partition is evicted, each when it has b
 than anything that was sent can still be on its way.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -19,39 +19,43 @@ from bayplan.core.model.partitions import Estate, Partition, part_id
 from bayplan.core.model.pods import Holding, Pod
 from bayplan.core.model.verdicts import EventKind
 from bayplan.core.state.cluster import Cluster
-from bayplan.core.state.estates import Line, Mask, is_head
+from bayplan.core.state.estates import Line, Mask, bits, is_head, union
 from bayplan.core.state.waiting import Waiter, Waiting
 
-GRACE_S = 30.0  # the lease, and the longest that making a partition may take
+GRACE_S = 30.0  # the lease, and the longest that one call to a controller may take
 AGAIN_S = 300.0  # a controller is asked again for a size that it refused, if nothing was freed
 
-Told = on.EstateSeen | on.EstateLost | on.EstateGone
-Made = on.PartitionMade | on.PartitionRefused | on.PartitionGone
+Told = on.EstateSeen | on.EstateLost
+Became = on.PartitionMade | on.PartitionRefused | on.PartitionGone
 
 
 class Keeper:
     def __init__(
-        self, cluster: Cluster, waiting: Waiting, assumed: dict[str, Waiter], grace_s: float
+        self,
+        cluster: Cluster,
+        waiting: Waiting,
+        assumed: Mapping[str, Waiter],
+        unreadable: Collection[str],
+        grace_s: float,
     ) -> None:
-        self._cluster, self._waiting, self._assumed = cluster, waiting, assumed
+        """`assumed`, `unreadable`: by uid, pods that are being bound, and that cannot be read."""
+        self._cluster, self._waiting = cluster, waiting
+        self._assumed, self._unreadable = assumed, unreadable
         self._estates = cluster.estates
         self.grace_s = grace_s
-        self.real: set[str] = set()  # uids of assumed pods whose partition is made
+        self.made: set[str] = set()  # uids of assumed pods whose partition is made
         # by estate and id of a partition of ours without a pod: since when
         self.unowned: dict[tuple[str, str], float] = {}
-        self.missing: dict[str, float] = {}  # by uid of a pod without its partition: since when
-        self.refused: dict[str, float] = {}  # by estate: when it refused a size
+        self.bereft: dict[str, float] = {}  # by uid of a pod without its partition: since when
+        self.refused_at: dict[str, float] = {}  # by estate: when it last refused a size
 
-    def hear(self, event: Told | Made, now: float) -> list[do.Effect]:
+    def hear(self, event: Told | Became, now: float) -> list[do.Effect]:
         match event:
             case on.EstateSeen(estate, partitions):
                 return self._see(estate, partitions, now)
             case on.EstateLost(name, why):
                 if name in self._estates.lines:
                     self._estates.close(name, why)
-            case on.EstateGone(name):
-                if name in self._estates.lines:
-                    self._estates.put(name, None)
             case on.PartitionMade(uid, held):
                 self._replan(uid, held)
             case on.PartitionRefused(name, size):
@@ -62,12 +66,12 @@ class Keeper:
 
     def leave(self, pod: Pod) -> list[do.Effect]:
         """The pod leaves its place, and its partition must go."""
-        self.real.discard(pod.uid)
-        self.missing.pop(pod.uid, None)
+        self.made.discard(pod.uid)
+        self.bereft.pop(pod.uid, None)
         return [
-            do.Dismantle(name, line.estate.id_of(pod.uid))
-            for name, line in self._estates.lines.items()
-            if _mask(line, pod.held)
+            do.Dismantle(name, self._estates.lines[name].estate.id_of(pod.uid))
+            for name in sorted(self._estates.lines)
+            if pod.uid in self._estates.lines[name].pods
         ]
 
     # ---- what a controller tells
@@ -85,52 +89,57 @@ class Keeper:
         if line.closed:
             self._estates.close(estate.name, "")
             self._waiting.wake((EventKind.NODE_GREW,), now)
-        holders = {pod.uid: pod for pod in self._estates.holders(line)}
-        self._note_strays(line, partitions, holders, now)
-        effects = list(self._delete_unowned(estate, partitions, holders, now))
-        effects += self._evict_bereft(estate, partitions, holders.values(), now)
-        return effects
+        self._note_strays(line, partitions, now)
+        there = {each.id for each in partitions}
+        return [*self._delete_unowned(estate, there, now), *self._evict_bereft(line, there, now)]
 
-    def _note_strays(
-        self, line: Line, partitions: Iterable[Partition], holders: dict[str, Pod], now: float
-    ) -> None:
-        estate = line.estate
+    def _note_strays(self, line: Line, partitions: tuple[Partition, ...], now: float) -> None:
+        """What stands there and no pod counts for, whoever it is."""
+        name = line.estate.name
         strays = {
             each.id: line.mask_of(each.devices)
             for each in partitions
-            if estate.uid_of(each.id) not in holders
+            if line.estate.uid_of(each.id) not in line.pods
         }
-        freed = not line.strays.keys() <= strays.keys()
+        freed = union(line.strays.values()) & ~union(strays.values())
         if strays != line.strays:
-            self._estates.stray(estate.name, strays)
-        if line.refused and (freed or now - self.refused.get(estate.name, now) >= AGAIN_S):
-            self._estates.refuse(estate.name, 0)
-            freed = True
-        if freed:
+            self._estates.stray(name, strays)
+        long_ago = now - self.refused_at.get(name, now) >= AGAIN_S
+        if line.refused[0] and (freed or long_ago):
+            self._estates.refuse(name, (0, 0))
+        if freed or long_ago:
+            self.refused_at.pop(name, None)
             self._waiting.wake((EventKind.POD_GONE,), now)
 
     def _delete_unowned(
-        self, estate: Estate, partitions: Iterable[Partition], holders: dict[str, Pod], now: float
+        self, estate: Estate, there: Collection[str], now: float
     ) -> Iterator[do.Effect]:
-        ours = [each.id for each in partitions if estate.uid_of(each.id) is not None]
-        unowned = [id for id in ours if estate.uid_of(id) not in holders]
+        unowned = {id for id in there if self._is_unowned(estate.uid_of(id))}
         for key in [key for key in self.unowned if key[0] == estate.name]:
             if key[1] not in unowned:
                 del self.unowned[key]
-        for id in unowned:
-            if now - self.unowned.setdefault((estate.name, id), now) >= self.grace_s:
+        for id in sorted(unowned):
+            key = (estate.name, id)
+            if now - self.unowned.setdefault(key, now) >= self.grace_s:
+                self.unowned[key] = now  # it is tried again when it is still there
                 yield do.Dismantle(estate.name, id)
 
-    def _evict_bereft(
-        self, estate: Estate, partitions: Iterable[Partition], holders: Iterable[Pod], now: float
-    ) -> Iterator[do.Effect]:
-        there = {each.id for each in partitions}
-        for pod in holders:
-            placed = pod.uid in self._cluster.pods and pod.uid not in self._assumed
-            if not placed or pod.terminating or estate.id_of(pod.uid) in there:
-                self.missing.pop(pod.uid, None)
-            elif now - self.missing.setdefault(pod.uid, now) >= self.grace_s:
-                self.missing[pod.uid] = now
+    def _is_unowned(self, uid: str | None) -> bool:
+        """Whether it is ours, and there is no pod that it could belong to."""
+        cluster = self._cluster
+        if uid is None or uid in cluster.pods or uid in cluster.holds.rows:
+            return False
+        return cluster.orphan(uid) is None and uid not in self._unreadable
+
+    def _evict_bereft(self, line: Line, there: Collection[str], now: float) -> Iterator[do.Effect]:
+        estate = line.estate
+        for pod in self._estates.holders(line):
+            uid = pod.uid
+            bound = uid in self._cluster.pods and uid not in self._assumed
+            if not bound or pod.terminating or estate.id_of(uid) in there:
+                self.bereft.pop(uid, None)
+            elif now - self.bereft.setdefault(uid, now) >= self.grace_s:
+                self.bereft[uid] = now
                 why = f"its partition is gone from {estate.name}"
                 if pod.controlled:
                     yield do.Evict(pod, why)
@@ -142,32 +151,52 @@ class Keeper:
     def _replan(self, uid: str, held: tuple[Held, ...]) -> None:
         """The real devices take the place of the plan. Whoever planned with them gets what was
         planned here instead, until it hears what it really has."""
-        if uid not in self._assumed or uid not in self._cluster.pods:
+        resident = self._cluster.pods.get(uid)
+        before = self._cluster.orphan(uid) if resident is None else resident.pod
+        if before is None or uid not in self._assumed:
             return
-        self.real.add(uid)
-        before = self._cluster.pods[uid].pod
-        now_held = holding_of(before.row.devices, held)
-        self._cluster.rehold(uid, now_held)
+        self.made.add(uid)
+        real = holding_of(before.row.devices, held)
+        self._hold(before, real)
         for line in self._estates.lines.values():
-            plan, real = _mask(line, before.held), _mask(line, now_held)
-            self._exchange(line, real & ~plan, plan & ~real)
+            plan, now_held = line.mask(before.held), line.mask(real)
+            self._exchange(line, now_held & ~plan, plan & ~now_held)
 
     def _exchange(self, line: Line, gained: Mask, lost: Mask) -> None:
-        planned = [uid for uid in self._assumed if uid not in self.real]
-        for uid in planned if gained else ():
-            resident = self._cluster.pods.get(uid)
-            plan = 0 if resident is None else _mask(line, resident.pod.held)
-            for bit in _bits(plan & gained):
-                spare = lost & -lost  # the lowest; as many are lost as are gained
-                plan, lost = plan & ~bit | spare, lost & ~spare
-            if resident is not None and plan != _mask(line, resident.pod.held):
-                self._cluster.rehold(uid, _with(line, resident.pod.held, plan))
+        """Where the plan was of devices that are no more, there may be nothing to give."""
+        for pod in self._estates.holders(line):
+            plan = before = line.mask(pod.held) if self._is_plan(pod.uid) else 0
+            for bit in bits(plan & gained):
+                spare = lost & -lost
+                if spare:
+                    plan, lost = plan & ~bit | spare, lost & ~spare
+            if plan != before:
+                self._hold(pod, _with(line, pod.held, plan))
+
+    def _is_plan(self, uid: str) -> bool:
+        """Whether the pod's partition is not made yet."""
+        return uid in self._cluster.holds.rows or (uid in self._assumed and uid not in self.made)
+
+    def _hold(self, pod: Pod, held: Holding | None) -> None:
+        """The pod holds others than before, where it is."""
+        cluster, now = self._cluster, replace(pod, held=held)
+        row = cluster.holds.rows.get(pod.uid)
+        if row is not None:
+            cluster.holds.release(pod.uid)
+            cluster.holds.hold(now, row)
+            return
+        resident = cluster.pods.get(pod.uid)
+        node = pod.node if resident is None else cluster.name(resident.row)
+        cluster.remove(pod.uid)
+        cluster.place(now, node)
 
     def _refuse(self, name: str, size: int, now: float) -> None:
+        """Whoever was refused gives back what was planned for it: that is nothing freed."""
         line = self._estates.lines.get(name)
         if line is not None:
-            self._estates.refuse(name, min(size, line.refused or size))
-            self.refused[name] = now
+            least = min(size, line.refused[0] or size)
+            self._estates.refuse(name, (least, line.free.bit_count() + size))
+            self.refused_at[name] = now
 
     def _gone(self, name: str, id: str, now: float) -> None:
         self.unowned.pop((name, id), None)
@@ -176,28 +205,18 @@ class Keeper:
             return
         if id in line.strays:
             self._estates.stray(name, {k: mask for k, mask in line.strays.items() if k != id})
-        if line.refused:
-            self._estates.refuse(name, 0)
+        if line.refused[0]:
+            self._estates.refuse(name, (0, 0))
         self._waiting.wake((EventKind.POD_GONE,), now)
 
 
-def _mask(line: Line, held: Holding | None) -> Mask:
-    found = (line.positions.get(part.id) for part in (held.parts if held is not None else ()))
-    return sum(1 << at for at in found if at is not None)
-
-
-def _bits(mask: Mask) -> Iterator[Mask]:
-    while mask:
-        yield mask & -mask
-        mask &= mask - 1
-
-
 def _with(line: Line, held: Holding | None, mask: Mask) -> Holding:
-    """What is held, with these devices of the estate."""
+    """What is held, with as many other devices of the estate."""
     assert held is not None
-    ids = [part_id(line.estate.name, each.id) for each in line.estate.devices]
-    free = iter([ids[bit.bit_length() - 1] for bit in _bits(mask)])
-    parts = tuple(
-        replace(part, id=next(free)) if part.id in line.positions else part for part in held.parts
-    )
-    return Holding(parts, held.unknown)
+    ids = [line.estate.devices[bit.bit_length() - 1].id for bit in bits(mask)]
+    ours = [part for part in held.parts if part.id in line.positions]
+    fresh = [
+        replace(part, id=part_id(line.estate.name, id)) for part, id in zip(ours, ids, strict=True)
+    ]
+    rest = tuple(part for part in held.parts if part.id not in line.positions)
+    return Holding((*rest, *fresh), held.unknown)

@@ -280,7 +280,7 @@ class Offers:
             if isinstance(plan, str):
                 return None
             row = cluster.rows[plan.node]
-            cluster.holds.release_below(pod.priority, row)
+            cluster.release_below(pod, row)
             for victim in plan.gone:
                 cluster.remove(victim.uid)
             placed = placing.placement(cluster, self._verdicts.profile, ask, row)

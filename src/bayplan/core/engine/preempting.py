@@ -131,13 +131,18 @@ class Preempting:
             return not self.stand(promised)
 
     def _leaving(self, pod: Pod, row: int) -> list[Pod]:
-        """Less important pods that are about to go from the row for another."""
-        doomed = self._nominations.doomed
+        """Less important pods in the way on the row that are about to go for another."""
+        doomed, placed = self._nominations.doomed, self._cluster.pods
+        there = [each.pod for each in self._cluster.residents[row].values()]
+        if any(ask.kind == "partition" for ask in pod.row.devices):
+            here = {each.uid for each in there}
+            around = self._cluster.estates.around(row)
+            there += [each for each in around if each.uid in placed and each.uid not in here]
         return [
-            each.pod
-            for each in self._cluster.residents[row].values()
-            if each.pod.priority < pod.priority
-            and (each.pod.uid in doomed or (each.pod.terminating and each.pod.preempted))
+            each
+            for each in there
+            if each.priority < pod.priority
+            and (each.uid in doomed or (each.terminating and each.preempted))
         ]
 
     def _claim(self, ask: Ask, row: int, leaving: Sequence[Pod]) -> None:
@@ -151,7 +156,7 @@ class Preempting:
         """Where the pod would be on the row, and with which devices, were the others gone."""
         verdicts = self._verdicts[ask.pod.scheduler]
         with self._cluster.trial():
-            self._cluster.holds.release_below(ask.pod.priority, row)
+            self._cluster.release_below(ask.pod, row)
             for pod in leaving:
                 self._cluster.remove(pod.uid)
             if not verdicts.takes(ask, row):
@@ -233,8 +238,8 @@ class Preempting:
     def displace(self, pod: Pod, row: int, now: float) -> list[do.Effect]:
         """What is kept on the row for less important pods is given up."""
         effects: list[do.Effect] = []
-        for held in self._cluster.holds.on(row):
-            if held.priority < pod.priority and held.uid in self._nominations:
+        for held in self._cluster.held_below(pod, row):
+            if held.uid in self._nominations:
                 self._nominations.forget(held.uid)
                 waiter, _ = self._waiting.pods[held.uid]
                 waiter.pod = replace(waiter.pod, nominated="")

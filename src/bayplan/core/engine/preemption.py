@@ -245,8 +245,9 @@ class Preemption:
                 said.add(LATER, rows[turn:])
                 self.turn = 0 if would_do else begin + turn
                 return
-            work += 1 + len(self._table.pods[row])
-            found = self._weighed(ask, row)
+            there = self._in_the_way(ask, row)
+            work += 1 + len(there)
+            found = self._weighed(ask, row, there)
             if found is None:
                 said.add(NO_VICTIMS, np.array([row]))
             elif isinstance(found, Tried):
@@ -256,14 +257,14 @@ class Preemption:
             else:
                 said.codes(np.array([row]), np.array([found]))
 
-    def _weighed(self, ask: Ask, row: int) -> Tried | int | None:
+    def _weighed(self, ask: Ask, row: int, there: Sequence[Pod]) -> Tried | int | None:
         """Who must go from the row; or the reason why not even all are enough; None: nobody may.
 
         A gang that would be left in part goes as a whole, or not at all.
         """
         whole: set[str] = set()
         while True:
-            units = self._units(ask, row, whole)
+            units = self._units(ask.pod, there, whole)
             if not units:
                 return None
             found = self._on_trial(ask, row, units)
@@ -274,11 +275,11 @@ class Preemption:
                 return found
             whole |= in_part
 
-    def _units(self, ask: Ask, row: int, whole: set[str]) -> list[Unit]:
-        """What can be removed for the row, the most important first: pods, and whole gangs."""
-        residents, gangs, pod = self._cluster.pods, self._cluster.census.gangs, ask.pod
+    def _units(self, pod: Pod, there: Sequence[Pod], whole: set[str]) -> list[Unit]:
+        """What can be removed of those there, the most important first: pods, and whole gangs."""
+        residents, gangs = self._cluster.pods, self._cluster.census.gangs
         units: dict[str, Unit] = {}
-        for each in self._in_the_way(ask, row):
+        for each in there:
             name, gang = each.uid, each.gang
             if gang is not None and pod.gang is not None and gang.key == pod.gang.key:
                 continue
@@ -294,10 +295,8 @@ class Preemption:
         here = self._table.pods[row]
         if not partitions.asked(ask):
             return here
-        estates, residents = self._cluster.estates, self._cluster.pods
-        found = {pod.uid: pod for pod in here}
-        for line in estates.reached(row):
-            found |= {pod.uid: pod for pod in estates.holders(line) if pod.uid in residents}
+        around, residents = self._cluster.estates.around(row), self._cluster.pods
+        found = {pod.uid: pod for pod in (*here, *around) if pod.uid in residents}
         return sorted(found.values(), key=importance)
 
     def _yields(self, victim: Pod, pod: Pod) -> bool:

@@ -73,10 +73,9 @@ class Room:
     def _around(self, row: int) -> Iterator[Resident]:
         yield from self._cluster.residents[row].values()
         if any(ask.kind == "partition" for ask in self._pod.row.devices):
-            estates, pods = self._cluster.estates, self._cluster.pods
-            for line in estates.reached(row):
-                uids = [pod.uid for pod in estates.holders(line) if pod.uid in pods]
-                yield from (pods[uid] for uid in uids if pods[uid].row != row)
+            pods = self._cluster.pods
+            around = [pod.uid for pod in self._cluster.estates.around(row) if pod.uid in pods]
+            yield from (pods[uid] for uid in around if pods[uid].row != row)
 
     def _nearest(self, rows: Rows) -> Rows:
         """Those that lack least, by their amounts."""
@@ -158,8 +157,7 @@ class Room:
             return []
         with self._cluster.trial():
             row = self._cluster.rows[plan.node]
-            lower = [p for p in self._cluster.holds.on(row) if p.priority < self._pod.priority]
-            self._ground.release(*lower)
+            self._cluster.release_below(self._pod, row)
             placed = self._without(plan.victims, row)
         if placed is None:
             return []

@@ -3,7 +3,7 @@
 One resource alone if that is enough. If not, several: then none of them can be larger.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ class Scale(Struct, frozen=True):
     least: int
     most: int
     is_even: bool  # where an amount fits, all smaller ones do
+    doubles: bool = False  # only powers of two can be asked for
 
 
 def requests(ground: Ground, pod: Pod) -> list[Suggestion]:
@@ -69,8 +70,7 @@ def _largest(
         return ground.rows(asking_for(pod, amounts(steps)), among)
 
     if not scale.is_even:
-        tries = range(scale.most, max(scale.most - MOST_TRIED, scale.least - 1), -1)
-        found = next((steps for steps in tries if len(rows(steps))), 0)
+        found = next((steps for steps in _tries(scale) if len(rows(steps))), 0)
         return amounts(found) if found else None
     fits, fails = scale.least, scale.most + 1
     here = rows(fits)
@@ -84,6 +84,14 @@ def _largest(
         else:
             fails = middle
     return amounts(fits)
+
+
+def _tries(scale: Scale) -> Iterable[int]:
+    """The largest first."""
+    if scale.doubles:
+        powers = (1 << at for at in range(scale.most.bit_length() - 1, -1, -1))
+        return [power for power in powers if power >= scale.least]
+    return range(scale.most, max(scale.most - MOST_TRIED, scale.least - 1), -1)
 
 
 def _scale(pod: Pod, resource: str, amount: int) -> Scale | None:
@@ -106,8 +114,9 @@ def _device_scale(resource: str, amount: int, asks: Sequence[DeviceAsk]) -> Scal
     if at_once(asks) != amount or (init and len(asks) > 1):
         return None
     least = amount - _widest(asks).amount + 1
-    is_even = not any(ask.consecutive or ask.kind == "partition" for ask in asks)
-    return Scale(resource, 1, least, amount - 1, is_even) if least < amount else None
+    doubles = asks[0].kind == "partition"
+    is_even = not doubles and not any(ask.consecutive for ask in asks)
+    return Scale(resource, 1, least, amount - 1, is_even, doubles) if least < amount else None
 
 
 def asking_for(pod: Pod, amounts: Mapping[str, int]) -> Pod:

@@ -200,7 +200,7 @@ class _Question:
             if isinstance(plan, str):
                 message = f"{found.message} preemption: {plan}"
                 return Where(ok=False, message=message, reasons=found.tallies)
-            self._cluster.holds.release_below(pod.priority, self._cluster.rows[plan.node])
+            self._cluster.release_below(pod, self._cluster.rows[plan.node])
             self._remove(plan.gone)
             victims = tuple(each.key for each in plan.victims)
             return where(self._put(verdicts, pod, plan.node), victims)

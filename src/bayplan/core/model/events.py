@@ -131,16 +131,10 @@ class EstateSeen(Struct, frozen=True, gc=False):
 
 
 class EstateLost(Struct, frozen=True, gc=False):
-    """A controller does not answer."""
+    """A controller does not answer, or has it no more."""
 
     name: str
     why: str
-
-
-class EstateGone(Struct, frozen=True, gc=False):
-    """A controller has no such allocation any more."""
-
-    name: str
 
 
 class PartitionMade(Struct, frozen=True, gc=False):
@@ -223,7 +217,6 @@ Event = (
     | VictimSpared
     | EstateSeen
     | EstateLost
-    | EstateGone
     | PartitionMade
     | PartitionRefused
     | PartitionGone

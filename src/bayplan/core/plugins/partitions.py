@@ -69,8 +69,9 @@ class Partitions:
         asks = asked(ask)
         if not asks:
             return ()
-        size = at_once(asks)
-        line = max(cluster.estates.reached(row), key=lambda line: self._look(line, size))
+        size, name = at_once(asks), asks[0].device_class
+        lines = [each for each in cluster.estates.reached(row) if each.estate.device_class == name]
+        line = max(lines, key=lambda line: self._look(line, size))
         block = partition.choose(line.estate.spots, line.free, size)
         assert block is not None, f"a partition of {size} was found to fit on row {row}"
         devices = [line.estate.devices[at] for at in partition.numbers(block)]
@@ -85,7 +86,9 @@ class Partitions:
             size = at_once(asks)
             looks = np.full(len(view), NONE, dtype=np.int64)
             position = {row: at for at, row in enumerate(view.row_numbers.tolist())}
-            for line in view.cluster.estates.lines.values():
+            lines = view.cluster.estates.lines.values()
+            name = asks[0].device_class
+            for line in (each for each in lines if each.estate.device_class == name):
                 look = self._look(line, size)
                 here = [position[row] for row in line.rows if row in position]
                 looks[here] = np.maximum(looks[here], look)
@@ -98,7 +101,7 @@ class Partitions:
             return CLOSED
         look = partition.look(line.estate.spots, line.free, size, self._policy)
         if look >= 0:
-            return REFUSED if 0 < line.refused <= size else look
+            return REFUSED if line.refuses(size) else look
         return SHORT if look == partition.SHORT else NEVER
 
 

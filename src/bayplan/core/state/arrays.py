@@ -44,6 +44,11 @@ class RowLog:
         self._rows[at + self.SIZE] = row
         self.head += 1
 
+    def extend(self, rows: Rows) -> None:
+        at = self.head + np.arange(len(rows)) & (self.SIZE - 1)
+        self._rows[at] = self._rows[at + self.SIZE] = rows
+        self.head += len(rows)
+
     def since(self, position: int) -> Rows | None:
         """The rows after `position`, with repeats, or None when the ring has moved past it."""
         count = self.head - position

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bayplan.core.model.nodes import Node
-from bayplan.core.model.pods import Holding, HostPort, Pod, PodTerms, RowKey
+from bayplan.core.model.pods import HostPort, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
 from bayplan.core.state.arrays import Interner, Ints, Mask, RowLog, grown
 from bayplan.core.state.budgets import Budgets
@@ -109,7 +109,8 @@ class Cluster:
         self.census = Census()
         self.terms = TermTable()
         self.pools = Pools(rows)
-        self.estates = Estates(self._done, self._touch_load, self.everybody)
+        self.load_log = RowLog()
+        self.estates = Estates(self._done, self.load_log.extend, self.everybody, self.anybody)
         self.storage = Storage(self._done)
         self.budgets = Budgets(self._done)
         self.holds = Holds(self._done, self._hold)
@@ -117,7 +118,6 @@ class Cluster:
         self._demands: dict[RowKey, Demand] = {}
         self.device_classes = DeviceClasses(self._done, self._demands.clear)
         self.static_log = RowLog()
-        self.load_log = RowLog()
         self.victim_log = RowLog()  # rows where pods are other victims: a start, a checkpoint
         self.version = 0
         self.image_versions: dict[str, int] = {}  # by name; new when its holders change
@@ -153,6 +153,23 @@ class Cluster:
         yield from (resident.pod for resident in self.pods.values())
         yield from (pod for pods in self.holds.pods.values() for pod in pods.values())
         yield from (pod for pods in self.orphans.values() for pod in pods.values())
+
+    def anybody(self, uid: str) -> Pod:
+        """One of them."""
+        if uid in self.pods:
+            return self.pods[uid].pod
+        if uid in self.holds.rows:
+            return self.holds.pods[self.holds.rows[uid]][uid]
+        return self.orphans[self.orphan_nodes[uid]][uid]
+
+    def held_below(self, pod: Pod, row: int) -> list[Pod]:
+        """The less important pods for whom something is held that the pod could use there: room on
+        the row, and for a pod that asks for a partition, devices that the row reaches."""
+        found = {held.uid: held for held in self.holds.on(row)}
+        if any(ask.kind == "partition" for ask in pod.row.devices):
+            around = self.estates.around(row)
+            found |= {held.uid: held for held in around if held.uid in self.holds.rows}
+        return [found[uid] for uid in sorted(found) if found[uid].priority < pod.priority]
 
     def demand(self, key: RowKey) -> Demand:
         """The row key's amounts as vectors; kept, since pods of one template share them."""
@@ -204,15 +221,6 @@ class Cluster:
             self.victim_log.append(resident.row)
             self.version += 1
 
-    def rehold(self, uid: str, held: Holding | None) -> None:
-        """The pod holds other devices of estates than was planned."""
-        resident = self.pods[uid]
-        before = resident.pod
-        resident.pod = replace(before, held=held)
-        self.estates.take(before, -1)
-        self.estates.take(resident.pod, 1)
-        self._done(self.rehold, uid, before.held)
-
     def remove_node(self, name: str) -> None:
         """The node is gone; pods bound to it are kept until they go too."""
         row = self.rows[name]
@@ -239,6 +247,11 @@ class Cluster:
             self._remove(uid)
         else:
             self._unorphan(orphan)
+
+    def release_below(self, pod: Pod, row: int) -> None:
+        """What is held for less important pods is not in the pod's way."""
+        for held in self.held_below(pod, row):
+            self.holds.release(held.uid)
 
     def close_node(self, name: str, uid: str) -> None:
         """Nothing more is placed on the node while the unreadable pod is there."""
@@ -529,9 +542,6 @@ class Cluster:
         if row is not None:
             self.static_log.append(row)
             self.load_log.append(row)
-
-    def _touch_load(self, row: int) -> None:
-        self.load_log.append(row)
 
     def _use_ports(self, row: int, ports: tuple[HostPort, ...], sign: int) -> None:
         for port in ports:

@@ -7,9 +7,12 @@ the cluster and its inverse change it alike. Whatever changes here changes all r
 
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
 from bayplan.core.model.nodes import Node
-from bayplan.core.model.partitions import Estate, Partition, part_id
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.partitions import Estate, part_id
+from bayplan.core.model.pods import Holding, Pod
+from bayplan.core.state.arrays import Rows
 
 Mask = int  # of the devices, in their order
 
@@ -23,107 +26,119 @@ class Line:
         self.positions = {
             part_id(estate.name, device.id): at for at, device in enumerate(estate.devices)
         }
+        self.pods: dict[str, None] = {}  # uids of those that hold something of it
         self.holders = [0] * len(estate.devices)
-        self.strays: dict[str, Mask] = {}  # by id: partitions that nobody here holds
-        self.refused = 0  # the controller made no partition of this size or a larger one; 0: none
+        self.strays: dict[str, Mask] = {}  # by id: partitions that nobody here counts for
+        # the controller made no partition of so many, or more, while so many devices were free
+        self.refused = (0, 0)
         self.closed = ""  # why nothing is given
-        self.free: Mask = 0
-        self.settle()
+        self._works: Mask = sum(d.healthy << at for at, d in enumerate(estate.devices))
+        self._busy: Mask = 0
 
-    def settle(self) -> None:
-        """What is free now."""
-        free = 0
-        for at, (device, holders) in enumerate(zip(self.estate.devices, self.holders, strict=True)):
-            free |= (device.healthy and not holders) << at
-        for mask in self.strays.values():
-            free &= ~mask
-        self.free = free
+    @property
+    def free(self) -> Mask:
+        return self._works & ~self._busy & ~union(self.strays.values())
+
+    def refuses(self, size: int) -> bool:
+        """Whether the controller said no, and nothing was freed since."""
+        least, free = self.refused
+        return 0 < least <= size and self.free.bit_count() <= free
 
     def mask_of(self, devices: Iterable[str]) -> Mask:
         """Of devices by their own ids; what is not there is left out."""
         found = (self.positions.get(part_id(self.estate.name, each)) for each in devices)
-        return sum(1 << at for at in found if at is not None)
+        return union(1 << at for at in found if at is not None)
+
+    def mask(self, held: Holding | None) -> Mask:
+        """What is held of it."""
+        found = (self.positions.get(part.id) for part in (held.parts if held is not None else ()))
+        return union(1 << at for at in found if at is not None)
 
     def take(self, pod: Pod, sign: int) -> bool:
         """The pod gets what it holds here, or gives it back. Whether it is anything."""
-        positions = [
-            at
-            for part in (pod.held.parts if pod.held is not None else ())
-            if (at := self.positions.get(part.id)) is not None
-        ]
-        for at in positions:
+        mask = self.mask(pod.held)
+        for bit in bits(mask):
+            at = bit.bit_length() - 1
             self.holders[at] += sign
-        if positions:
-            self.settle()
-        return bool(positions)
+            self._busy = self._busy | bit if self.holders[at] else self._busy & ~bit
+        if mask and sign > 0:
+            self.pods[pod.uid] = None
+        elif mask:
+            del self.pods[pod.uid]
+        return bool(mask)
 
 
 class Estates:
     """By name. Every change is an operation; `done` is told its inverse."""
 
-    NOT_STATE = ("_done", "_touch", "_pods")
+    NOT_STATE = ("_done", "_touch", "_pods", "_find")
 
     def __init__(
         self,
         done: Callable[..., None],
-        touch: Callable[[int], None],
+        touch: Callable[[Rows], None],
         pods: Callable[[], Iterator[Pod]],
+        find: Callable[[str], Pod],
     ) -> None:
-        """`touch`: a row has changed; `pods`: all that hold something, or for whom it is held."""
+        """`touch`: rows have changed; `pods`: all that hold something, or for whom it is held;
+        `find`: one of them by uid."""
         self.lines: dict[str, Line] = {}
-        self._done, self._touch, self._pods = done, touch, pods
+        self._done, self._touch, self._pods, self._find = done, touch, pods, find
 
     def reached(self, row: int) -> list[Line]:
         """Those that the row's node reaches, by name."""
         return [self.lines[name] for name in sorted(self.lines) if row in self.lines[name].rows]
 
-    def holders(self, line: Line) -> Iterator[Pod]:
-        """The pods that hold something of it."""
-        for pod in self._pods():
-            if pod.held is not None and any(p.id in line.positions for p in pod.held.parts):
-                yield pod
+    def around(self, row: int) -> list[Pod]:
+        """Whoever holds something that the row reaches, wherever they are; by uid."""
+        uids = {uid for line in self.reached(row) for uid in line.pods}
+        return [self._find(uid) for uid in sorted(uids)]
+
+    def holders(self, line: Line) -> list[Pod]:
+        """By uid."""
+        return [self._find(uid) for uid in sorted(line.pods)]
 
     def is_amiss(self, part: str) -> bool:
         """Whether a device should not have been given: not there, not working, or held twice."""
         for line in self.lines.values():
             at = line.positions.get(part)
             if at is not None:
-                strayed = any(mask >> at & 1 for mask in line.strays.values())
-                return strayed or line.holders[at] > 1 or not line.estate.devices[at].healthy
+                strayed = union(line.strays.values()) >> at & 1
+                return bool(strayed) or line.holders[at] > 1 or not line.estate.devices[at].healthy
         return True
 
     # ---- operations
 
-    def put(self, name: str, line: Line | None) -> None:
-        """The estate as it is now, or None when there is none of the name any more."""
-        before = self.lines.pop(name, None)
-        if line is not None:
-            self.lines[name] = line
-        self._touched(*(each for each in (before, line) if each is not None))
-        self._done(self.put, name, before)
-
     def write(self, estate: Estate, rows: Iterable[int]) -> None:
-        """An estate with other devices than before. What pods hold of it is counted anew."""
+        """An estate that is new, or has other devices. What pods hold of it is counted anew."""
         line, old = Line(estate), self.lines.get(estate.name)
         line.rows = dict.fromkeys(rows)
         if old is not None:
             line.closed = old.closed
         for pod in self._pods():
             line.take(pod, 1)
-        self.put(estate.name, line)
+        self._put(estate.name, line)
+
+    def _put(self, name: str, line: Line | None) -> None:
+        before = self.lines.pop(name, None)
+        if line is not None:
+            self.lines[name] = line
+        for each in (before, line):
+            if each is not None:
+                self._touched(each)
+        self._done(self._put, name, before)
 
     def stray(self, name: str, strays: dict[str, Mask]) -> None:
-        """The partitions that nobody here holds."""
+        """The partitions that nobody here counts for."""
         line = self.lines[name]
         before, line.strays = line.strays, strays
-        line.settle()
         self._touched(line)
         self._done(self.stray, name, before)
 
-    def refuse(self, name: str, size: int) -> None:
-        """The controller has no room for so many; 0: something was freed."""
+    def refuse(self, name: str, refused: tuple[int, int]) -> None:
+        """As in `Line.refused`."""
         line = self.lines[name]
-        before, line.refused = line.refused, size
+        before, line.refused = line.refused, refused
         self._touched(line)
         self._done(self.refuse, name, before)
 
@@ -148,9 +163,8 @@ class Estates:
             else:
                 line.rows.pop(row, None)
 
-    def _touched(self, *lines: Line) -> None:
-        for row in dict.fromkeys(row for line in lines for row in line.rows):
-            self._touch(row)
+    def _touched(self, line: Line) -> None:
+        self._touch(np.fromiter(line.rows, dtype=np.intp, count=len(line.rows)))
 
 
 def is_head(node: Node, estate: Estate) -> bool:
@@ -158,5 +172,15 @@ def is_head(node: Node, estate: Estate) -> bool:
     return node.labels.get(key) == value
 
 
-def masks(line: Line, partitions: Iterable[Partition]) -> dict[str, Mask]:
-    return {each.id: line.mask_of(each.devices) for each in partitions}
+def union(masks: Iterable[Mask]) -> Mask:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found
+
+
+def bits(mask: Mask) -> Iterator[Mask]:
+    """The lowest first."""
+    while mask:
+        yield mask & -mask
+        mask &= mask - 1

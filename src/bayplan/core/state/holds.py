@@ -34,11 +34,5 @@ class Holds:
         self._count(pod, row, -1)
         self._done(self.hold, pod, row)
 
-    def release_below(self, priority: int, row: int) -> None:
-        """What is held on the row for less important pods."""
-        for pod in self.on(row):
-            if pod.priority < priority:
-                self.release(pod.uid)
-
     def on(self, row: int) -> Iterable[Pod]:
         return tuple(self.pods.get(row, {}).values())

@@ -300,7 +300,6 @@ def _estates(cluster: Cluster) -> Iterator[str]:
                 fresh.rows[row] = None
         for pod in cluster.everybody():
             fresh.take(pod, 1)
-        fresh.settle()
         if name != line.estate.name or vars(fresh) != vars(line):
             yield f"estate {name} is {vars(line)}, not {vars(fresh)}"
 
