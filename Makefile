@@ -51,7 +51,7 @@ lock:  ## write the lock files again; LOCK=--upgrade takes newer versions
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
 	$(COMPILE) --all-extras -o requirements.lock $(LOCK)
-	$(COMPILE) --extra fast --extra agent --constraint requirements.lock -o requirements-run.lock  # for the image
+	$(COMPILE) --extra fast --extra agent --extra vipu --constraint requirements.lock -o requirements-run.lock  # for the image
 	@! grep -n '://' requirements.lock requirements-run.lock
 
 clean:  ## remove .venv and every cache

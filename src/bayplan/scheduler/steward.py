@@ -2,8 +2,8 @@
 
 What is asked about one partition happens in the order in which it was asked. A partition that is to
 go goes before any that is made after it on the same controller, because its devices may be planned
-for that one. What every controller has is told to the engine once the pods are known, and every
-minute; what was done while a controller answered counts more than its answer.
+for that one. What every controller has is told to the engine at the start, and every minute from
+when the pods are known; what was done while a controller answered counts more than its answer.
 
 The fence is asked right before anything that makes or deletes is sent, as for binds.
 """
@@ -230,13 +230,12 @@ class Steward:
         self, cluster: Callable[[], Awaitable[str]], is_ready: Callable[[], bool]
     ) -> None:
         """Until cancelled. `cluster` tells by what this cluster is known to controllers that serve
-        several; `is_ready`: whether the pods are known, without whom nothing can be judged."""
-        while not is_ready():
-            await self._clock.sleep(0.1)
+        several; `is_ready`: whether the pods are known. Before that a controller tells all once
+        only, and the engine judges nothing that it has not been told twice."""
         prefix = prefix_of(await self._name(cluster))
         async with asyncio.TaskGroup() as group:
             for site in self._sites:
-                group.create_task(self._follow(site, prefix))
+                group.create_task(self._follow(site, prefix, is_ready))
 
     async def _name(self, cluster: Callable[[], Awaitable[str]]) -> str:
         while True:
@@ -246,7 +245,7 @@ class Steward:
                 log.warning("the name of this cluster for V-IPU controllers: %s", error)
                 await self._clock.sleep(AGAIN_S)
 
-    async def _follow(self, site: Site, prefix: str) -> None:
+    async def _follow(self, site: Site, prefix: str, is_ready: Callable[[], bool]) -> None:
         asked, is_down = self._ask[site.name], False
         while True:
             asked.clear()
@@ -259,6 +258,8 @@ class Steward:
                 pause_s, is_down = AGAIN_S, True
                 for name in self._told.get(site.name, ()):
                     self._inbox.add(on.EstateLost(name, str(error)))
+            while self._told.get(site.name) and not is_ready():
+                await self._clock.sleep(SOON_S)
             with suppress(TimeoutError):
                 async with self._clock.timeout(pause_s):
                     await asked.wait()
