@@ -366,6 +366,15 @@ def test_a_pod_that_cannot_be_read_keeps_its_partition() -> None:
     assert told(made, do.Dismantle) == []
 
 
+def test_what_is_left_on_another_controller_is_deleted_though_the_pod_runs() -> None:
+    made = world(ipus("one:1:c"), ipus("two:1:c"))
+    want(made, "a", 4)
+    (home,) = [n for n, line in made.engine.cluster.estates.lines.items() if line.pods]
+    other = "two:1:c" if home == "one:1:c" else "one:1:c"
+    listed_for_long(made, Partition("bp-uid-a", ("ag0.0",)), estate=ipus(other))
+    assert told(made, do.Dismantle)[0] == do.Dismantle(other, "bp-uid-a")
+
+
 def test_a_gang_has_its_victims_on_another_head_node() -> None:
     made = world()
     for i in range(4):

@@ -143,7 +143,10 @@ class Partitioned(Simulation):
             controller.chances = Chances()
             for agent in controller.fake.inventory().agents:
                 controller.fake.set_health(agent.id, True)
+        service = self.process.service if self.process is not None else None
         await super()._make_peace()
+        if service is not None and service.metrics.differences:
+            self.wrong.append(f"memory and API differ: {dict(service.metrics.differences)}")
         for controller in self.controllers.values():
             controller.settle()
 

@@ -27,9 +27,9 @@ def deletes_in_haste(patch: pytest.MonkeyPatch) -> None:
     """Partitions of pods that are being bound count as nobody's."""
     is_unowned = Keeper._is_unowned
 
-    def hasty(self: Keeper, uid: str | None) -> bool:
+    def hasty(self: Keeper, estate: str, uid: str | None) -> bool:
         self.grace_s = 0.0
-        return uid in self._assumed or is_unowned(self, uid)
+        return uid in self._assumed or is_unowned(self, estate, uid)
 
     patch.setattr(Keeper, "_is_unowned", hasty)
 

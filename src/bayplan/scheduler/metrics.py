@@ -143,6 +143,11 @@ class Metrics:
             ("operation", "result"),
             self.partitions,
         )
+        lines = list(engine.cluster.estates.lines.items())
+        every = {(name, "all"): len(line.estate.devices) for name, line in lines}
+        free = {(name, "free"): line.free.bit_count() for name, line in lines}
+        words = "Devices behind controllers."
+        yield gauge("bayplan_estate_devices", words, ("estate", "state"), every | free)
         yield gauge(
             "bayplan_live_differences",
             "Memory against a fresh list, at the last comparison.",

@@ -114,7 +114,7 @@ class Keeper:
     def _delete_unowned(
         self, estate: Estate, there: Collection[str], now: float
     ) -> Iterator[do.Effect]:
-        unowned = {id for id in there if self._is_unowned(estate.uid_of(id))}
+        unowned = {id for id in there if self._is_unowned(estate.name, estate.uid_of(id))}
         for key in [key for key in self.unowned if key[0] == estate.name]:
             if key[1] not in unowned:
                 del self.unowned[key]
@@ -124,10 +124,15 @@ class Keeper:
                 self.unowned[key] = now  # it is tried again when it is still there
                 yield do.Dismantle(estate.name, id)
 
-    def _is_unowned(self, uid: str | None) -> bool:
-        """Whether it is ours, and there is no pod that it could belong to."""
-        cluster = self._cluster
-        if uid is None or uid in cluster.pods or uid in cluster.holds.rows:
+    def _is_unowned(self, estate: str, uid: str | None) -> bool:
+        """Whether it is ours, and there is no pod that it could belong to: none of its uid, or one
+        that has its devices in another estate."""
+        cluster, lines = self._cluster, self._estates.lines
+        if uid is None or uid in lines[estate].pods:
+            return False
+        if any(uid in line.pods and not line.closed for line in lines.values()):
+            return True
+        if uid in cluster.pods or uid in cluster.holds.rows:
             return False
         return cluster.orphan(uid) is None and uid not in self._unreadable
 
