@@ -12,11 +12,13 @@ from bayplan.cli.agent import agent
 from bayplan.cli.main import main
 from bayplan.cli.run import run
 from bayplan.core.model.devices import ASSIGNMENT, INVENTORY
+from bayplan.core.model.vendors import IPU
 from bayplan.scheduler.config import Configuration, read
+from bayplan.scheduler.steward import HOST, ID, PORT
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("deployment", "static-pod", "rbac", "agent", "policy")
-COMPONENTS = {"agent": "agent", "policy": "policy"}  # of the others: scheduler
+KINDS = ("deployment", "static-pod", "rbac", "agent", "policy", "vipu")
+COMPONENTS = {"agent": "agent", "policy": "policy", "vipu": "policy"}  # of the others: scheduler
 PODS = ("deployment", "static-pod", "agent")
 ACCOUNT = "system:serviceaccount:kube-system"
 Json = dict[str, Any]
@@ -113,15 +115,17 @@ def test_each_kind_has_its_objects() -> None:
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
     ] * 3
+    assert list(objects("vipu")) == ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_object_has_its_name_its_namespace_and_the_recommended_labels(kind: str) -> None:
-    for found in every_object(kind, "--name", "second", "--namespace", "batch"):
+    space = () if kind == "vipu" else ("--namespace", "batch")
+    for found in every_object(kind, "--name", "second", *space):
         metadata = found["metadata"]
-        assert re.sub("-(pods|bindings|nodes)$", "", metadata["name"]) == "second"
+        assert re.sub("-(pods|bindings|nodes|vipu)$", "", metadata["name"]) == "second"
         assert metadata.get("namespace") == (
-            None if found["kind"].startswith(("Cluster", "Validating")) else "batch"
+            None if found["kind"].startswith(("Cluster", "Validating", "Mutating")) else "batch"
         )
         labels = {
             key.removeprefix("app.kubernetes.io/"): v for key, v in metadata["labels"].items()
@@ -365,6 +369,23 @@ def test_the_policies_and_the_models_name_the_same_annotations() -> None:
         assert f"'{key}'" in str(found[kind])
 
 
+def test_the_policy_for_partitions_names_what_the_scheduler_reads_and_writes() -> None:
+    text = command("vipu").output
+    other = command("vipu", "--key", "example.com/a", "--scheduler-name", "batch").output
+
+    assert objects("vipu")["MutatingAdmissionPolicyBinding"]["spec"] == {
+        "policyName": objects("vipu")["MutatingAdmissionPolicy"]["metadata"]["name"]
+    }
+    assert f"['{IPU.resources[0].name}']" in text
+    assert f"['{IPU.annotation}']" in text
+    for variable, key in (("HOST", HOST), ("PORT", PORT), ("PARTITION_ID", ID)):
+        prefix, _, name = key.rpartition("/")
+        assert f"{{'name': 'IPUOF_VIPU_API_{variable}', 'key': '{name}'}}" in text
+        assert f"metadata.annotations['{prefix}/\" + w.key" in text
+    assert "['example.com/a'].exists" in other
+    assert "schedulerName in ['batch']" in other
+
+
 def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
     for kind, *part in (("rbac",), ("agent",), ("extender", "--part", "rbac")):
         name = objects(kind, *part)["ServiceAccount"]["metadata"]["name"]
@@ -390,7 +411,10 @@ def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ((), "there are: agent, alnair-config, deployment, extender, policy, rbac, static-pod"),
+        (
+            (),
+            "there are: agent, alnair-config, deployment, extender, policy, rbac, static-pod, vipu",
+        ),
         (("deploymnt",), "No such command 'deploymnt'; did you mean deployment?"),
         (("rbac", "--name", "A b"), "'A b' is not a name such as bayplan"),
         (("rbac", "--name", "null"), "'null' is not a name such as bayplan"),
@@ -405,6 +429,8 @@ def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
         (("policy", "--user", "a'b"), "is not a user such as system:kube-scheduler"),
         (("policy", "--agent", "bayplan"), "the agent needs an account of its own"),
         (("policy", "--image", "x"), "No such option '--image'"),
+        (("vipu", "--key", "a'b"), "is not a key such as graphcore.ai/ipu"),
+        (("vipu", "--scheduler-name", "My"), "'My' is not a name such as bayplan"),
         (("extender", "--part", "all"), "'all' is not one of 'rbac', 'guard', 'config'"),
         (("extender", "--scheduler-name", "My"), "'My' is not a name such as bayplan"),
         (("extender", "--scheduler-image", "a b"), "'a b' is not an image such as bayplan:"),

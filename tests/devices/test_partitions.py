@@ -17,7 +17,7 @@ from bayplan.core.model.devices import Held, HeldDevice
 from bayplan.core.model.partitions import Estate, Partition, Spot
 from bayplan.core.model.pods import Gang
 from bayplan.core.state import laws
-from bayplan.testing.world import VIPU, World, asks, ipus
+from bayplan.testing.world import VIPU, World, asks, ipus, pod
 
 HEAD: dict[str, Any] = {"labels": dict([VIPU])}
 NAME = "vipu:8090"
@@ -265,6 +265,9 @@ def test_a_size_that_was_refused_waits_until_something_is_freed() -> None:
     assert "refused a partition of 4" in made.waiting()["a"]
     want(made, "small", 2)
     assert "small" in made.running()
+    made.tell(on.PartitionGone(NAME, "bp-uid-a", freed=False))  # there was none
+    made.wait(15)
+    assert "a" not in made.running()
     made.tell(on.PartitionGone(NAME, "bp-other"))
     made.wait(15)
     assert "a" in made.running()
@@ -445,3 +448,17 @@ def test_evictions_have_one_order_whatever_was_asked_before() -> None:
     WhatIf(made.engine).ask([ask_for.Evict(("default/a",))])
     listed_for_long(made)
     assert [each.pod.name for each in told(made, do.Evict)][:2] == ["a", "b"]
+
+
+def test_devices_that_two_pods_say_they_hold_are_reported() -> None:
+    made = world()
+    want(made, "a", 4)
+    other = replace(
+        pod("b", devices=asks(ipus=4)),
+        node="head-1",
+        held=made.engine.cluster.pods["uid-a"].pod.held,
+    )
+    made.see(other)
+    (said,) = told(made, do.Report)
+    assert said.text.endswith("of vipu:8090 are held by pod default/b and another")
+    check(made)

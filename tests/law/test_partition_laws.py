@@ -39,9 +39,10 @@ class PartitionLaws(RuleBasedStateMachine):
     @initialize(
         choice=st.sampled_from(("first", "last", "random")),
         split=st.booleans(),
+        peaceful=st.booleans(),
         seed=st.integers(0, 9),
     )
-    def start(self, choice: Any, split: bool, seed: int) -> None:
+    def start(self, choice: Any, split: bool, peaceful: bool, seed: int) -> None:
         self.engine, self.twin = Engine(grace_s=GRACE_S), Engine(grace_s=GRACE_S)
         self.now, self.made, self.foreign = 0.0, 0, 0
         self.known: dict[str, Pod] = {}  # by uid, as the API has them
@@ -49,7 +50,7 @@ class PartitionLaws(RuleBasedStateMachine):
         self.binding: dict[str, Placement] = {}  # by uid: not made yet
         self.ready: dict[str, Placement] = {}  # … and made, not bound yet
         self.to_go: list[do.Dismantle] = []
-        self.pure = True  # no device has come or gone, and no partition, but by us
+        self.pure = peaceful  # no device comes or goes, and no partition, but by us
         allocations = {"a": 2, "b": 2} if split else None
         self.fake = FakeVipu(one_cluster(16, 8, allocations), choice, random.Random(seed))
         nobody: Any = None
@@ -183,8 +184,7 @@ class PartitionLaws(RuleBasedStateMachine):
     def carry_out(self, lost: bool) -> None:
         """The oldest deletion is carried out, or forgotten with its sender."""
         effect = self.to_go[0]
-        if lost:
-            self.pure = False
+        if lost and not self.pure:
             self.to_go.remove(effect)
         else:
             self.delete(effect)
@@ -206,9 +206,9 @@ class PartitionLaws(RuleBasedStateMachine):
         place = data.draw(st.sampled_from(self.places))
         self.tell(on.EstateLost(place.estate.name, "time-out"))
 
+    @precondition(lambda self: not self.pure)
     @rule(size=st.sampled_from((1, 2, 4)), data=st.data())
     def somebody_else(self, size: int, data: st.DataObject) -> None:
-        self.pure = False
         place = data.draw(st.sampled_from(self.places))
         self.foreign += 1
         try:
@@ -216,15 +216,14 @@ class PartitionLaws(RuleBasedStateMachine):
         except Refused:
             self.fake.delete(f"hand-{self.foreign - 1}")
 
+    @precondition(lambda self: not self.pure)
     @rule(number=st.integers(1, 4), healthy=st.booleans())
     def machine(self, number: int, healthy: bool) -> None:
-        self.pure = False
         self.fake.set_health(f"ag{number}", healthy)
 
-    @precondition(lambda self: self.fake.partitions())
+    @precondition(lambda self: not self.pure and self.fake.partitions())
     @rule(data=st.data())
     def vanish(self, data: st.DataObject) -> None:
-        self.pure = False
         self.fake.lose(data.draw(st.sampled_from([p.id for p in self.fake.partitions()])))
 
     # ---- the laws

@@ -16,6 +16,7 @@ from tests.real.rights import apply, printed
 from tests.real.ruled import Act, Ruled, passes
 
 IDS = "ids.bayplan.dev/main"
+PARTITION = "vipu.bayplan.dev/partition"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ FORGERIES: dict[str, Callable[[Ruled, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("key", [ASSIGNMENT, IDS])
+@pytest.mark.parametrize("key", [ASSIGNMENT, IDS, PARTITION])
 @pytest.mark.parametrize("how", FORGERIES)
 def test_a_user_cannot_write_an_assignment(how: str, key: str, ruled: Ruled) -> None:
     said = refusal(lambda: FORGERIES[how](ruled, key))
@@ -123,11 +124,15 @@ def test_other_schedulers_bind_as_ever(ruled: Ruled) -> None:
 def test_the_scheduler_the_extender_and_named_users_bind_with_it(who: str, ruled: Ruled) -> None:
     writer = ruled.person(who if who == "static" else f"{ruled.space}{who}")
     one, other = ruled.given(), ruled.given()
-    writer.bind(one, ruled.here, {ASSIGNMENT: "true", IDS: "0,1"})
+    writer.bind(one, ruled.here, {ASSIGNMENT: "true", IDS: "0,1", PARTITION: "bp-1"})
     writer.bind_as_of_old(other, ruled.here, {ASSIGNMENT: "true"})
     writer.annotate(other, {ASSIGNMENT: "corrected"}, "/status")
 
-    assert ruled.user.read(one)["metadata"]["annotations"] == {ASSIGNMENT: "true", IDS: "0,1"}
+    assert ruled.user.read(one)["metadata"]["annotations"] == {
+        ASSIGNMENT: "true",
+        IDS: "0,1",
+        PARTITION: "bp-1",
+    }
     assert ruled.user.read(other)["metadata"]["annotations"] == {ASSIGNMENT: "corrected"}
 
 

@@ -1,6 +1,7 @@
 """`bayplan manifests`: what to apply to a cluster so that Bayplan runs in it, as YAML."""
 
 import re
+from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.resources import files
 from string import Template
@@ -15,6 +16,7 @@ VERSION = version("bayplan").replace("+", "-")  # as labels and image tags may h
 _LABEL = re.compile(r"[a-z][-a-z0-9]{0,61}[a-z0-9]")  # two at least: y and n are YAML's too
 _IMAGE = re.compile(r"[a-zA-Z0-9][\w.:/@-]*")
 _USER = re.compile(r"[\w.:@/-]+")
+_KEY = re.compile(r"(?:[a-z0-9][-a-z0-9.]*/)?\w(?:[-\w.]*\w)?", re.ASCII)
 _SELECTOR = re.compile(r"(?:[a-z0-9][-a-z0-9.]*/)?\w(?:[-\w.]*\w)?=(?:\w(?:[-\w.]*\w)?)?", re.ASCII)
 
 HELP = """Print what to apply to a cluster, as YAML.
@@ -57,9 +59,10 @@ Examples:
 """
 POLICY_HELP = """Policies by which Bayplan alone writes assignments and inventories.
 
-They refuse bayplan.dev/assignment and ids.bayplan.dev/* on pods and bindings from anyone but the
-scheduler, the extender, the agent and every --user, and bayplan.dev/devices on nodes from anyone
-but the agent. They are for the whole cluster, so name the users of other installations too.
+They refuse bayplan.dev/assignment, ids.bayplan.dev/* and vipu.bayplan.dev/* on pods and bindings
+from anyone but the scheduler, the extender, the agent and every --user, and bayplan.dev/devices on
+nodes from anyone but the agent. They are for the whole cluster, so name the users of other
+installations too.
 
 \b
 Examples:
@@ -77,6 +80,15 @@ Examples:
   bayplan manifests extender --image registry.example/bayplan:1.0 | kubectl apply -f -
   bayplan manifests extender --part rbac --part config | kubectl apply -f -
   bayplan manifests extender --scheduler-name my-scheduler --part kube-scheduler
+"""
+VIPU_HELP = """A policy by which containers of pods that ask for IPUs find their partition.
+
+Optional: it adds the variables that a pod could name itself. It needs Kubernetes 1.36.
+
+\b
+Examples:
+  bayplan manifests vipu | kubectl apply -f -
+  bayplan manifests vipu --scheduler-name bayplan --scheduler-name batch | kubectl apply -f -
 """
 ALNAIR_HELP = """A configuration in the place of Alnair's vGPU scheduler, for `bayplan run`.
 
@@ -108,6 +120,12 @@ def user_of(text: str) -> str:
 def selector_of(text: str) -> str:
     if not _SELECTOR.fullmatch(text):
         raise click.BadParameter(f"{text!r} is not a label such as nvidia.com/gpu.present=true")
+    return text
+
+
+def key_of(text: str) -> str:
+    if not _KEY.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is not a key such as graphcore.ai/ipu")
     return text
 
 
@@ -285,14 +303,52 @@ def policy(namespace: str, name: str, extender: str, agent: str, users: tuple[st
         raise click.BadParameter("the agent needs an account of its own", param_hint="--agent")
     space = f"system:serviceaccount:{namespace}"
     assigning = dict.fromkeys((f"{space}:{name}", f"{space}:{extender}", *users))
-    writers = ", ".join(f"'{user}'" for user in assigning)
-    values = {"name": name, "writers": writers, "agent": f"{space}:{agent}"}
+    values = {"name": name, "writers": _literals(assigning), "agent": f"{space}:{agent}"}
     click.echo(render("policy", values), nl=False)
+
+
+@manifests.command(help=VIPU_HELP)
+@click.option(
+    "--name",
+    type=name_of,
+    default="bayplan",
+    show_default=True,
+    metavar="NAME",
+    help="What the policy's name begins with.",
+)
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    type=name_of,
+    multiple=True,
+    default=("bayplan",),
+    show_default=True,
+    metavar="NAME",
+    help="Of whose pods; may be repeated.",
+)
+@click.option(
+    "--key",
+    "keys",
+    type=key_of,
+    multiple=True,
+    default=("graphcore.ai/ipu",),
+    show_default=True,
+    metavar="KEY",
+    help="A limit or annotation by which pods ask; may be repeated.",
+)
+def vipu(name: str, schedulers: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    values = {"name": name, "schedulers": _literals(schedulers), "keys": _literals(keys)}
+    click.echo(render("vipu", values), nl=False)
 
 
 @manifests.command(name="alnair-config", help=ALNAIR_HELP)
 def alnair_config() -> None:
     click.echo(render("alnair", {}), nl=False)
+
+
+def _literals(words: Iterable[str]) -> str:
+    """As a list in CEL has them."""
+    return ", ".join(f"'{word}'" for word in words)
 
 
 def render(kind: str, values: dict[str, str]) -> str:

@@ -1,7 +1,6 @@
 """`bayplan vipu-fake`: a pretend V-IPU controller, until interrupted."""
 
 import asyncio
-import os
 import random
 import signal
 from collections.abc import Sequence
@@ -89,7 +88,6 @@ def vipu_fake(
     choice: "Choice",
     seed: int,
 ) -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters of it we tell ourselves
     from bayplan.kube.clock import RealClock
     from bayplan.vipu.controller import VipuError
     from bayplan.vipu.fake import FakeVipu, one_cluster

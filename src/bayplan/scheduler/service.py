@@ -181,7 +181,8 @@ class Service:
         if not config.pools:
             return None
         sites = [reach(pool) for pool in config.pools]
-        return Steward(sites, config.vendors, self.inbox, self.fence, client.clock)
+        grace_s = config.partition_grace_s
+        return Steward(sites, config.vendors, self.inbox, self.fence, client.clock, grace_s)
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:
         return self.config.profiles

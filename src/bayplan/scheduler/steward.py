@@ -85,8 +85,10 @@ class Steward:
         inbox: Inbox,
         fence: Fence,
         clock: Clock,
+        grace_s: float = EVERY_S,
     ) -> None:
-        self._sites, self._vendors = sites, vendors
+        """`grace_s`: how long the engine waits before it judges what is left of a bad time."""
+        self._sites, self._vendors, self._grace_s = sites, vendors, grace_s
         self._class = next(c.name for c in vendors.classes.values() if c.model == "partition")
         self._inbox, self._fence, self._clock = inbox, fence, clock
         self._places: dict[str, Place] = {}  # by estate, also of those that are no more
@@ -187,7 +189,7 @@ class Steward:
         """Where it fails, the controller will tell that it is still there."""
         try:
             async with self._turn(id):
-                await place.site.controller.delete(id, before_send=check)
+                freed = await place.site.controller.delete(id, before_send=check)
         except Fenced:
             return
         except Exception as error:
@@ -197,7 +199,7 @@ class Steward:
             return
         self.counts["delete", "done"] += 1
         self._changed[place.site.name][id] = None
-        self._inbox.add(on.PartitionGone(place.estate.name, id))
+        self._inbox.add(on.PartitionGone(place.estate.name, id, freed))
 
     @asynccontextmanager
     async def _turn(self, id: str) -> AsyncIterator[None]:
@@ -246,12 +248,13 @@ class Steward:
                 await self._clock.sleep(AGAIN_S)
 
     async def _follow(self, site: Site, prefix: str, is_ready: Callable[[], bool]) -> None:
-        asked, is_down = self._ask[site.name], False
+        asked, is_down, is_new = self._ask[site.name], False, True
         while True:
             asked.clear()
             try:
                 await self._tell(site, prefix)
-                pause_s, is_down = EVERY_S, False
+                pause_s = min(self._grace_s, EVERY_S) if is_down or is_new else EVERY_S
+                is_down = is_new = False
             except Exception as error:  # whatever it is, the other controllers are followed
                 if not is_down:
                     log.warning("the V-IPU controller %s: %s", site.name, error)

@@ -3,6 +3,8 @@
 The values in them are those of `controller`. As there, a field's number is its place.
 """
 
+import os
+
 from msgspec import Struct
 
 from bayplan.vipu.controller import Partition, VipuError
@@ -41,6 +43,8 @@ class PartitionList(Struct, frozen=True):
 
 def need_grpc() -> None:
     """It is imported with the first client or server: who has no V-IPU needs no grpcio."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters of it we tell ourselves
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # no copy of us uses it
     try:
         import grpc.aio  # noqa: F401
     except ModuleNotFoundError:

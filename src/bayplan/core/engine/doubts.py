@@ -10,6 +10,7 @@ from bayplan.core.model.holdings import unsaid
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.estates import bits, union
 
 MOST = 8  # that are told of one node at a time
 
@@ -51,3 +52,13 @@ def of_pod(cluster: Cluster, pod: Pod) -> Iterator[Report]:
                     f"of {name} device {part.id} of node {pod.node} more is held than there "
                     f"is, by pod {pod.key} and others; it is not given any more"
                 )
+    for name, line in sorted(cluster.estates.lines.items()):
+        others = [
+            each
+            for each in cluster.estates.holders(line)
+            if each.uid != pod.uid and each.uid in cluster.pods
+        ]
+        twice = line.mask(pod.held) & union(line.mask(each.held) for each in others)
+        if twice:
+            ids = ", ".join(line.estate.devices[bit.bit_length() - 1].id for bit in bits(twice))
+            yield Report(f"{ids} of {name} are held by pod {pod.key} and another")

@@ -23,6 +23,7 @@ from bayplan.core.state.estates import Line, Mask, bits, is_head, union
 from bayplan.core.state.waiting import Waiter, Waiting
 
 GRACE_S = 30.0  # the lease, and the longest that one call to a controller may take
+REPORTED_S = 3600.0  # between two reports of a pod that nobody would replace
 AGAIN_S = 300.0  # a controller is asked again for a size that it refused, if nothing was freed
 
 Told = on.EstateSeen | on.EstateLost
@@ -60,8 +61,8 @@ class Keeper:
                 self._replan(uid, held)
             case on.PartitionRefused(name, size):
                 self._refuse(name, size, now)
-            case on.PartitionGone(name, id):
-                self._gone(name, id, now)
+            case on.PartitionGone(name, id, freed):
+                self._gone(name, id, freed, now)
         return []
 
     def leave(self, pod: Pod) -> list[do.Effect]:
@@ -144,11 +145,12 @@ class Keeper:
             if not bound or pod.terminating or estate.id_of(uid) in there:
                 self.bereft.pop(uid, None)
             elif now - self.bereft.setdefault(uid, now) >= self.grace_s:
-                self.bereft[uid] = now
                 why = f"its partition is gone from {estate.name}"
                 if pod.controlled:
+                    self.bereft[uid] = now
                     yield do.Evict(pod, why)
                 else:
+                    self.bereft[uid] = now + REPORTED_S
                     yield do.Report(f"pod {pod.key} has no controller that would replace it; {why}")
 
     # ---- what became of a partition
@@ -203,16 +205,18 @@ class Keeper:
             self._estates.refuse(name, (least, line.free.bit_count() + size))
             self.refused_at[name] = now
 
-    def _gone(self, name: str, id: str, now: float) -> None:
+    def _gone(self, name: str, id: str, freed: bool, now: float) -> None:
         self.unowned.pop((name, id), None)
         line = self._estates.lines.get(name)
         if line is None:
             return
         if id in line.strays:
+            freed = True
             self._estates.stray(name, {k: mask for k, mask in line.strays.items() if k != id})
-        if line.refused[0]:
+        if freed and line.refused[0]:
             self._estates.refuse(name, (0, 0))
-        self._waiting.wake((EventKind.POD_GONE,), now)
+        if freed:
+            self._waiting.wake((EventKind.POD_GONE,), now)
 
 
 def _with(line: Line, held: Holding | None, mask: Mask) -> Holding:

@@ -152,10 +152,11 @@ class PartitionRefused(Struct, frozen=True, gc=False):
 
 
 class PartitionGone(Struct, frozen=True, gc=False):
-    """A partition was deleted, or there was none."""
+    """A partition was deleted, or there was none to delete."""
 
     estate: str
     id: str
+    freed: bool = True
 
 
 class PodExpected(Struct, frozen=True, gc=False):
