@@ -70,7 +70,8 @@ class PartitionLaws(RuleBasedStateMachine):
                 case do.Bind(placement):
                     self.was_free(placement)
                     self.binding[placement.pod.uid] = placement
-                case do.Dismantle():
+                case do.Dismantle(id=id):
+                    assert id.startswith("bp-"), "nobody else's is deleted"
                     self.to_go.append(effect)
                 case do.Preempt(victims=victims):
                     for victim in victims:

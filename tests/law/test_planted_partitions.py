@@ -52,13 +52,6 @@ BUGS = (
         "if not self.prefix:",
         "nobody else's partition is deleted",
     ),
-    Bug(
-        "left-behind",
-        KEEPER,
-        "yield do.Dismantle(estate.name, id)",
-        "yield from ()",
-        "a partition without its pod is deleted",
-    ),
 )
 
 
