@@ -24,6 +24,7 @@ from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConf
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
+from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.verdicts import EventKind, Refusal
@@ -613,6 +614,34 @@ def test_gangs_and_what_is_kept_for_them_are_in_a_snapshot() -> None:
     assert "Preempt" in seen
     assert set(engine.nominations.owners.values()) == {"default/urgent"}
     assert engine.nominations.doomed
+
+
+def test_estates_and_what_is_not_settled_of_partitions_are_in_a_snapshot() -> None:
+    made = world.World(binds="hold")
+    made.node("head-1", 0, labels=dict([world.VIPU]))
+    estate = world.ipus(count=16)
+    made.estate(estate)
+    made.submit("a", devices=world.asks(ipus=4), controlled=True)
+    (held,) = next(e for e in made.effects if isinstance(e, do.Bind)).placement.held
+    made.tell(on.PartitionMade("uid-a", (held,)))
+    made.submit("b", devices=world.asks(ipus=2))
+    made.answer("a")
+    made.tell(on.PartitionRefused(estate.name, 8))
+    made.estate(estate, Partition("bp-uid-x", ("ag3.0",)), Partition("hand", ("ag3.1",)))
+    made.tell(on.EstateLost(estate.name, "time-out"))
+    keeper = made.engine.keeper
+    assert keeper.made
+    assert keeper.unowned
+    assert keeper.bereft
+    assert keeper.refused_at
+
+    again = copied(made.engine, [Profile(ProfileConfig())])
+
+    assert cluster_of(again) == cluster_of(made.engine)
+    for name in ("made", "unowned", "bereft", "refused_at", "grace_s"):
+        assert getattr(again.keeper, name) == getattr(keeper, name)
+    for event in (on.EstateSeen(estate), on.PartitionGone(estate.name, "hand"), on.Tick()):
+        assert again.handle(event, 99.0) == made.engine.handle(event, 99.0)
 
 
 def recorded_steps(journal: Journal) -> list[Any]:

@@ -144,7 +144,7 @@ def with_partition(
     row: RowKey, asked: dict[str, str], spec: wire.PodSpec, vendors: Vendors
 ) -> RowKey:
     """With what annotations ask for, where no container does."""
-    if any(ask.kind == "partition" for ask in row.devices):
+    if row.partitions:
         return row
     key, text = next(iter(asked.items()))
     device_class, resource = vendors.annotations[key]

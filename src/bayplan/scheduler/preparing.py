@@ -12,13 +12,13 @@ class Preparing:
 
     def concerns(self, placement: Placement) -> bool:
         row = placement.pod.row
-        return bool(row.claims) or any(ask.kind == "partition" for ask in row.devices)
+        return bool(row.claims or row.partitions)
 
     async def prepare(self, placement: Placement, check: BeforeSend) -> Prepared:
         row = placement.pod.row
         if row.claims:
             await self._volumes.prepare(placement)
-        if self._steward is not None and any(ask.kind == "partition" for ask in row.devices):
+        if self._steward is not None and row.partitions:
             return await self._steward.prepare(placement, check)
         return Prepared(placement)
 

@@ -20,12 +20,12 @@ from bayplan.core.engine.keeper import GRACE_S
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
-from bayplan.core.model.partitions import Estate
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Help, Refusal
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.distrust import Distrust
 from bayplan.core.state.waiting import Group, Rests, Waiter
+from bayplan.scheduler import estates as of_estates
 from bayplan.scheduler.packing import pack, unpack
 
 PART = 500  # values in one part, so that a line of the journal stays below a few MB
@@ -89,16 +89,6 @@ class Kept(Struct, omit_defaults=True):
     pod: Pod | None = None  # with the devices that are kept
 
 
-class Estated(Struct, omit_defaults=True):
-    """What is known of devices behind a controller."""
-
-    estate: Estate
-    strays: dict[str, str] = {}  # partitions that nobody here holds: their devices, in hex
-    refused: tuple[int, int] = (0, 0)
-    refused_at: float | None = None
-    closed: str = ""
-
-
 class Doubt(Struct):
     """What is remembered of a kubelet that refused a pod."""
 
@@ -148,10 +138,8 @@ class State(Struct, omit_defaults=True, tag="state"):
     held: list[Hold] = []
     expected: list[Expectation] = []
     kept: list[Kept] = []
-    estates: list[Estated] = []
-    made: list[str] = []  # uids of assumed pods whose partition is made
-    unowned: list[tuple[str, str, float]] = []  # estate, partition without a pod, since when
-    bereft: list[tuple[str, float]] = []  # uid of a pod without its partition, since when
+    estates: list[of_estates.Told] = []
+    partitions: of_estates.Unsettled | None = None
     doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
     spared: list[tuple[str, float]] = []  # uid of a pod that is left alone, till when
     assumed: list[Wait] = []
@@ -164,12 +152,14 @@ class State(Struct, omit_defaults=True, tag="state"):
 
     def add(self, part: "State") -> None:
         self.frame = part.frame or self.frame
+        self.partitions = part.partitions or self.partitions
         self.complete = part.complete
         for name in LISTS:
             getattr(self, name).extend(getattr(part, name))
 
 
-LISTS = tuple(name for name in State.__struct_fields__ if name not in ("frame", "complete"))
+SINGLE = ("frame", "partitions", "complete")
+LISTS = tuple(name for name in State.__struct_fields__ if name not in SINGLE)
 
 
 # ---- the way there
@@ -192,11 +182,8 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("held", (Hold(pod, why) for pod, why in engine.held.values()))
     yield from _parts("expected", _expected(engine))
     yield from _parts("kept", _kept(engine))
-    keeper = engine.keeper
-    yield from _parts("estates", _estates(engine))
-    yield from _parts("made", sorted(keeper.made))
-    yield from _parts("unowned", ((*key, since) for key, since in keeper.unowned.items()))
-    yield from _parts("bereft", keeper.bereft.items())
+    yield from _parts("estates", of_estates.told(engine))
+    yield State(partitions=of_estates.Unsettled.of(engine.keeper))
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
     yield from _parts("spared", engine.nominations.spared.items())
@@ -244,13 +231,6 @@ def _kept(engine: Engine) -> Iterator[Kept]:
             yield Kept(uid, owner)
         else:
             yield Kept(uid, owner, cluster.name(row), holds.pods[row][uid])
-
-
-def _estates(engine: Engine) -> Iterator[Estated]:
-    for name, line in engine.cluster.estates.lines.items():
-        strays = {id: f"{mask:x}" for id, mask in line.strays.items()}
-        at = engine.keeper.refused_at.get(name)
-        yield Estated(line.estate, strays, line.refused, at, line.closed)
 
 
 def _parts(name: str, values: Iterable[Any]) -> Iterator[State]:
@@ -370,7 +350,7 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         grace_s=frame.grace_s,
     )
     _restore_rows(engine.cluster, frame, state.nodes)
-    _restore_estates(engine, state)
+    of_estates.restore(engine, state.estates, state.partitions)
     for fact in state.facts:
         engine.handle(event_of(fact.on, fact.event), 0.0)
     for place in state.placed:
@@ -390,21 +370,6 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
     for wait in state.waiting:
         keep(wait.pod)
     return engine, frame
-
-
-def _restore_estates(engine: Engine, state: State) -> None:
-    keeper, estates = engine.keeper, engine.cluster.estates
-    for each in state.estates:
-        name = each.estate.name
-        engine.handle(on.EstateSeen(each.estate), 0.0)
-        estates.stray(name, {id: int(mask, 16) for id, mask in each.strays.items()})
-        estates.refuse(name, each.refused)
-        estates.close(name, each.closed)
-        if each.refused_at is not None:
-            keeper.refused_at[name] = each.refused_at
-    keeper.made |= set(state.made)
-    keeper.unowned |= {(estate, id): since for estate, id, since in state.unowned}
-    keeper.bereft |= dict(state.bereft)
 
 
 def _restore_rows(cluster: Cluster, frame: Frame, rows: list[Row]) -> None:

@@ -104,7 +104,7 @@ class Steward:
 
     async def prepare(self, placement: Placement, check: BeforeSend) -> Prepared:
         """Makes the pod's partition."""
-        asks = [ask for ask in placement.pod.row.devices if ask.kind == "partition"]
+        asks = placement.pod.row.partitions
         ours = [held for held in placement.held if held.resource in self._vendors.partitions]
         place = self._places.get(ours[0].pool) if ours else None
         if place is None:

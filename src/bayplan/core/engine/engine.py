@@ -320,7 +320,7 @@ class Engine:
     def assume(self, waiter: Waiter) -> None:
         self.assumed[waiter.pod.uid] = waiter
         row = waiter.pod.row
-        if row.claims or any(ask.kind == "partition" for ask in row.devices):
+        if row.claims or row.partitions:
             self.claiming.add(waiter.pod.uid)
 
     def _confirm(self, uid: str) -> Waiter | None:

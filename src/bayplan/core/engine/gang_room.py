@@ -76,10 +76,7 @@ class _Room:
         concerning = self._cluster.terms.concerning
         pods = [placed.pod for placed in self.placements]
         everywhere = any(
-            pod.terms is not None
-            or concerning(pod)
-            or any(ask.kind == "partition" for ask in pod.row.devices)
-            for pod in pods
+            pod.terms is not None or pod.row.partitions or concerning(pod) for pod in pods
         )
         going: list[Victim] = []
         for unit in _units(self._victims).values():

@@ -134,7 +134,7 @@ class Preempting:
         """Less important pods in the way on the row that are about to go for another."""
         doomed, placed = self._nominations.doomed, self._cluster.pods
         there = [each.pod for each in self._cluster.residents[row].values()]
-        if any(ask.kind == "partition" for ask in pod.row.devices):
+        if pod.row.partitions:
             here = {each.uid for each in there}
             around = self._cluster.estates.around(row)
             there += [each for each in around if each.uid in placed and each.uid not in here]

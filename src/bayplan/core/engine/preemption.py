@@ -30,7 +30,6 @@ from bayplan.core.engine.victims import (
 )
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Tally
-from bayplan.core.plugins import partitions
 from bayplan.core.plugins.devices import Devices
 from bayplan.core.plugins.hooks import Ask, Plans, Preempt, Reads
 from bayplan.core.plugins.partitions import Partitions
@@ -159,7 +158,7 @@ class Preemption:
             columns = Columns(ask, self._table, rows[~ganged], checks)
             said.columns(columns)
         # ports would be looked at first, and partitions may be held by pods of other rows
-        if len(slow) and not ask.row.ports and not partitions.asked(ask):
+        if len(slow) and not ask.row.ports and not ask.row.partitions:
             relaxed = Columns(ask, self._table, slow, checks or Checks(self._plugins()[0]))
             said.columns(relaxed)
             slow = self._promising(ask, relaxed, order)
@@ -208,7 +207,7 @@ class Preemption:
     def _checks(self, ask: Ask) -> Checks | None:
         """What must be weighed, where columns can weigh it."""
         fit, devices, others = self._plugins()
-        if self._verdicts.is_wide(ask) or others or ask.row.ports or partitions.asked(ask):
+        if self._verdicts.is_wide(ask) or others or ask.row.ports or ask.row.partitions:
             return None
         wants = wanted(ask.row.devices) if devices else ()
         if any(want.needs_ids for want in wants):
@@ -293,7 +292,7 @@ class Preemption:
     def _in_the_way(self, ask: Ask, row: int) -> Sequence[Pod]:
         """The row's pods; and for a partition whoever holds devices that the row reaches."""
         here = self._table.pods[row]
-        if not partitions.asked(ask):
+        if not ask.row.partitions:
             return here
         around, residents = self._cluster.estates.around(row), self._cluster.pods
         found = {pod.uid: pod for pod in (*here, *around) if pod.uid in residents}

@@ -72,7 +72,7 @@ class Room:
 
     def _around(self, row: int) -> Iterator[Resident]:
         yield from self._cluster.residents[row].values()
-        if any(ask.kind == "partition" for ask in self._pod.row.devices):
+        if self._pod.row.partitions:
             pods = self._cluster.pods
             around = [pod.uid for pod in self._cluster.estates.around(row) if pod.uid in pods]
             yield from (pods[uid] for uid in around if pods[uid].row != row)

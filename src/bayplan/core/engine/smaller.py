@@ -144,9 +144,8 @@ def asking_for(pod: Pod, amounts: Mapping[str, int]) -> Pod:
 
 def _asked(row: RowKey) -> dict[str, int]:
     """With what is no node's own."""
-    partitions = [ask for ask in row.devices if ask.kind == "partition"]
     found = dict(row.requests)
-    return found | {ask.resource: at_once(partitions) for ask in partitions}
+    return found | {ask.resource: at_once(row.partitions) for ask in row.partitions}
 
 
 def _asks(row: RowKey, resource: str) -> tuple[DeviceAsk, ...]:

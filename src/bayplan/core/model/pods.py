@@ -65,6 +65,11 @@ class RowKey(Struct, frozen=True, cache_hash=True):
     devices: tuple[DeviceAsk, ...] = ()  # init containers first, as they start
 
     @property
+    def partitions(self) -> tuple[DeviceAsk, ...]:
+        """What is asked for as a partition, which is no node's own."""
+        return tuple(ask for ask in self.devices if ask.kind == "partition")
+
+    @property
     def plain(self) -> "RowKey":
         """Without what is each pod's own: the key that all pods of a template share."""
         if not self.claims:

@@ -15,7 +15,6 @@ from bayplan.core.devices.shared import Policy
 from bayplan.core.model.devices import Held
 from bayplan.core.model.holdings import at_once
 from bayplan.core.model.partitions import divided
-from bayplan.core.model.pods import DeviceAsk
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins import hooks
 from bayplan.core.plugins.hooks import Ask, Reads
@@ -51,7 +50,7 @@ class Partitions:
         return codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
-        asks = asked(ask)
+        asks = ask.row.partitions
         what = f"{at_once(asks)} {asks[0].resource}" if asks else ""
         return (
             Reason(f"node(s) had no free partition of {what}", True, _SAID),
@@ -66,7 +65,7 @@ class Partitions:
         return None if looks is None else np.maximum(looks, 0)
 
     def choose(self, ask: Ask, row: int, cluster: Cluster) -> Sequence[Held]:
-        asks = asked(ask)
+        asks = ask.row.partitions
         if not asks:
             return ()
         size, name = at_once(asks), asks[0].device_class
@@ -79,7 +78,7 @@ class Partitions:
 
     def _looks(self, ask: Ask, view: View) -> Ints | None:
         """Per row the best score, or why there is none; None: the pod asks for no partition."""
-        asks = asked(ask)
+        asks = ask.row.partitions
         if not asks:
             return None
         if self not in view.answers:
@@ -103,10 +102,6 @@ class Partitions:
         if look >= 0:
             return REFUSED if line.refuses(size) else look
         return SHORT if look == partition.SHORT else NEVER
-
-
-def asked(ask: Ask) -> tuple[DeviceAsk, ...]:
-    return tuple(each for each in ask.row.devices if each.kind == "partition")
 
 
 _: type[hooks.Filter] = Partitions

@@ -166,7 +166,7 @@ class Cluster:
         """The less important pods for whom something is held that the pod could use there: room on
         the row, and for a pod that asks for a partition, devices that the row reaches."""
         found = {held.uid: held for held in self.holds.on(row)}
-        if any(ask.kind == "partition" for ask in pod.row.devices):
+        if pod.row.partitions:
             around = self.estates.around(row)
             found |= {held.uid: held for held in around if held.uid in self.holds.rows}
         return [found[uid] for uid in sorted(found) if found[uid].priority < pod.priority]
