@@ -67,6 +67,8 @@ class RowKey(Struct, frozen=True, cache_hash=True):
     @property
     def partitions(self) -> tuple[DeviceAsk, ...]:
         """What is asked for as a partition, which is no node's own."""
+        if not self.devices:
+            return ()
         return tuple(ask for ask in self.devices if ask.kind == "partition")
 
     @property
