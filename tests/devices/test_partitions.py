@@ -462,3 +462,72 @@ def test_devices_that_two_pods_say_they_hold_are_reported() -> None:
     (said,) = told(made, do.Report)
     assert said.text.endswith("of vipu:8090 are held by pod default/b and another")
     check(made)
+
+
+def made_of(first: int, size: int) -> tuple[Held, ...]:
+    devices = tuple(HeldDevice(d.id, d.index, 1) for d in ipus().devices[first : first + size])
+    return (Held("main", "graphcore.ai/ipu", NAME, devices),)
+
+
+def test_a_victim_that_gets_others_inside_the_place_kept_for_its_preemptor() -> None:
+    made = world(binds="hold")
+    want(made, "low", 4, priority=1)
+    want(made, "high", 16, priority=9)
+    made.tell(on.PartitionMade("uid-low", made_of(8, 4)))
+    check(made)
+    line = made.engine.cluster.estates.lines[NAME]
+    assert sum(line.holders) == 20
+
+
+def test_a_partition_over_two_allocations_of_a_controller_stays_its_pods() -> None:
+    both = [ipus(f"vipu:8090:{name}", 4, site="vipu:8090") for name in ("a", "b")]
+    other = replace(both[1], devices=tuple(replace(d, id=f"x{d.id}") for d in both[1].devices))
+    made = world(both[0], other)
+    want(made, "p", 4)
+    home = next(n for n, line in made.engine.cluster.estates.lines.items() if line.pods)
+    (away,) = [each for each in (both[0], other) if each.name != home]
+    listed_for_long(made, Partition("bp-uid-p", (away.devices[0].id,)), estate=away)
+    assert told(made, do.Dismantle) == []
+
+
+def test_nobody_is_preempted_because_a_controller_refuses() -> None:
+    made = world(binds="hold")
+    for i in range(2):
+        want(made, f"low{i}", 4, priority=1)
+        made.answer(f"low{i}")
+    want(made, "high", 4, priority=9)
+    made.tell(on.PartitionRefused(NAME, 4))
+    made.answer("high", ok=False)
+    made.wait(30)
+    assert told(made, do.Preempt) == []
+    assert "refused a partition of 4" in made.waiting()["high"]
+
+
+def test_whoever_waits_hears_that_a_partition_lies_elsewhere_than_planned() -> None:
+    made = world(binds="hold")
+    want(made, "a", 4)
+    want(made, "b", 4)
+    want(made, "c", 4)
+    want(made, "large", 8)
+    assert "large" not in made.running()
+    plans = {name: made.devices[name][0] for name in ("a", "b", "c")}
+    assert plans == {"a": "ag0.0", "b": "ag1.0", "c": "ag2.0"}
+    made.tell(on.PodGone("uid-b"))
+    made.wait(2)
+    assert "large" not in made.running()
+    made.tell(on.PartitionMade("uid-c", made_of(4, 4)))  # beside a
+    made.wait(2)
+    assert "large" in made.running()
+    check(made)
+
+
+def test_a_smaller_refusal_does_not_outlive_a_larger_one_that_lapsed() -> None:
+    made = world(binds="hold")
+    line = made.engine.cluster.estates.lines[NAME]
+    want(made, "a", 4)
+    made.tell(on.PartitionRefused(NAME, 4))
+    made.answer("a", ok=False)
+    assert line.refuses(4)
+    want(made, "b", 2)
+    made.tell(on.PartitionRefused(NAME, 16))
+    assert line.refuses(4)

@@ -41,7 +41,7 @@ BUGS = (
     Bug(
         "plans-are-not-exchanged",
         KEEPER,
-        "self._exchange(line, now_held & ~plan, plan & ~now_held)",
+        "self._exchange(line, instead & ~plan, plan & ~instead)",
         "pass",
         "nobody plans with what another has got",
     ),

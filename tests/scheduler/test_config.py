@@ -152,9 +152,29 @@ def test_a_controller_is_told_with_the_label_of_its_nodes(text: str) -> None:
         config(f"pools: [{{controller: '{text}'}}]")
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("devices: [{name: ipu, resources: [{name: a.b/c}]}]", "one class has the model partition"),
+        (
+            "devices: [{name: x, model: partition, resources: [{name: a.b/c, kind: partition}]}]",
+            "one class has the model partition",
+        ),
+    ],
+)
+def test_controllers_serve_one_class(more: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        config(f"pools: [{{controller: 'vipu:8090:a=b'}}]\n{more}")
+
+
+def test_a_call_may_take_some_time() -> None:
+    with pytest.raises(ConfigError, match=r"pools\[0\]\.timeout: should be longer"):
+        config("pools: [{controller: 'vipu:8090:a=b', timeout: 0s}]")
+
+
 def test_a_controller_is_told_once() -> None:
     with pytest.raises(ConfigError, match=r"pools\[1\]\.controller: pools\[0\] is vipu:8090 too"):
-        config("pools: [{controller: 'vipu:8090:a=b'}, {controller: 'vipu:8090:a=c'}]")
+        config("pools: [{controller: 'vipu:8090:a=b'}, {controller: 'VIPU:08090:a=c'}]")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +183,12 @@ def test_a_controller_is_told_once() -> None:
         ("{name: x, resources: [{name: a.b/c, kind: partition}]}", "for the model partition"),
         ("{name: x, model: partition, resources: [{name: a.b/c}]}", "for the model partition"),
         ("{name: x, resources: [{name: a.b/c}], annotation: a.b/c}", "for the model partition"),
+        ("{name: x, model: partition, resources: [{name: a.b/c, kind: partition}]}", "pools: "),
+        (
+            "{name: x, model: partition, annotation: bayplan.dev/gang, "
+            "resources: [{name: a.b/c, kind: partition}]}",
+            "means something else already",
+        ),
     ],
 )
 def test_partitions_have_a_model_of_their_own(text: str, why: str) -> None:

@@ -626,6 +626,8 @@ def test_estates_and_what_is_not_settled_of_partitions_are_in_a_snapshot() -> No
     made.tell(on.PartitionMade("uid-a", (held,)))
     made.submit("b", devices=world.asks(ipus=2))
     made.answer("a")
+    (held,) = [e for e in made.effects if isinstance(e, do.Bind)][-1].placement.held
+    made.tell(on.PartitionMade("uid-b", (held,)))
     made.tell(on.PartitionRefused(estate.name, 8))
     made.estate(estate, Partition("bp-uid-x", ("ag3.0",)), Partition("hand", ("ag3.1",)))
     made.tell(on.EstateLost(estate.name, "time-out"))

@@ -119,12 +119,41 @@ def test_one_partition_is_made_and_deleted_in_turn() -> None:
         making = asyncio.create_task(rig.prepare("a"))
         await rig.clock.sleep(0.5)
         rig.steward.dismantle(do.Dismantle(ESTATE, id_of("a")))
-        rig.steward.dismantle(do.Dismantle(ESTATE, id_of("a")))  # once is enough
         again = asyncio.create_task(rig.prepare("a"))
         await asyncio.gather(making, again)
 
         assert [each.id for each in rig.fake.partitions()] == [id_of("a")]
         assert rig.steward.counts == {("make", "done"): 2, ("delete", "done"): 1}
+
+    play(test)
+
+
+def test_a_pod_that_ends_while_its_partition_waits_to_be_made_leaves_none() -> None:
+    async def test(rig: Rig) -> None:
+        rig.controller.chances = Chances(latency_s=(4.0, 4.0))
+        rig.fake.create(id_of("old"), 4)
+        rig.steward.dismantle(do.Dismantle(ESTATE, id_of("old")))
+        making = asyncio.create_task(rig.prepare("a"))  # behind the other's deletion
+        await rig.clock.sleep(1)
+        rig.steward.dismantle(do.Dismantle(ESTATE, id_of("a")))
+        await making
+        await rig.clock.sleep(20)
+        assert rig.fake.partitions() == ()
+
+    play(test)
+
+
+def test_a_deletion_is_asked_for_again_when_something_was_made_since() -> None:
+    async def test(rig: Rig) -> None:
+        rig.controller.chances = Chances(latency_s=(4.0, 4.0))
+        rig.fake.create(id_of("a"), 4)
+        rig.steward.dismantle(do.Dismantle(ESTATE, id_of("a")))
+        again = asyncio.create_task(rig.prepare("a"))
+        await rig.clock.sleep(1)
+        rig.steward.dismantle(do.Dismantle(ESTATE, id_of("a")))
+        await again
+        await rig.clock.sleep(20)
+        assert rig.fake.partitions() == ()
 
     play(test)
 

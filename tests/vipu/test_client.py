@@ -18,7 +18,14 @@ import trustme
 from bayplan.protobuf import encode
 from bayplan.vipu import wire
 from bayplan.vipu.client import Client, Options
-from bayplan.vipu.controller import Controller, Partition, Refused, Unavailable, VipuError
+from bayplan.vipu.controller import (
+    Controller,
+    Denied,
+    Partition,
+    Refused,
+    Unavailable,
+    VipuError,
+)
 from bayplan.vipu.fake import FakeVipu, one_cluster
 from bayplan.vipu.faults import Chances, Faulty
 from bayplan.vipu.server import Server, handler
@@ -263,10 +270,12 @@ async def test_who_is_cancelled_while_the_client_closes_is_cancelled_too() -> No
 
 REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+DENIALS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
 }
 CODES = sorted(
@@ -276,8 +285,8 @@ CODES = sorted(
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-async def test_a_status_is_a_refusal_or_leaves_it_open(code: grpc.StatusCode) -> None:
-    kind = Refused if code in REFUSALS else Unavailable
+async def test_a_status_is_a_refusal_or_a_denial_or_leaves_it_open(code: grpc.StatusCode) -> None:
+    kind = Refused if code in REFUSALS else Denied if code in DENIALS else Unavailable
     async with answered({wire.CREATE: aborts(code)}, timeout_s=0.3) as client:
         with pytest.raises(VipuError, match="so it is") as raised:
             await client.create("a", 4)

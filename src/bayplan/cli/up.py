@@ -16,6 +16,7 @@ from bayplan.cli.shell import BadInput, log_to_stderr
 if TYPE_CHECKING:
     from bayplan.local.faults import Faults
     from bayplan.scheduler.config import Configuration
+    from bayplan.vipu.controller import Inventory
     from bayplan.vipu.fake import FakeVipu
 
 VIPU_LABEL, VIPU_NAME = "vipu-ctrl", "pretend"  # of head nodes
@@ -95,7 +96,7 @@ def up(
     from bayplan.local.spec import DEFAULT, BadSpec, nodes
     from bayplan.scheduler.config import ConfigError, Configuration, LeaderElection, load
     from bayplan.vipu.controller import VipuError
-    from bayplan.vipu.fake import FakeVipu, one_cluster
+    from bayplan.vipu.fake import FakeVipu
     from bayplan.web.server import BadAddress, split
 
     log_to_stderr(verbose)
@@ -107,7 +108,7 @@ def up(
         config = replace(config, leader_election=LeaderElection(), **given)  # nobody else is there
         found = nodes(DEFAULT if spec is None else spec)
         met = Faults(chances(faults)) if faults else None
-        vipu = None if ipus is None else FakeVipu(one_cluster(ipus))
+        vipu = None if ipus is None else FakeVipu(_machines(ipus))
         found += [] if vipu is None else head_nodes()
         for option, address in (
             ("--port", f"{HOST}:{port}"),
@@ -119,8 +120,6 @@ def up(
         run_loop(_serve(found, config, met, Place(port, Path(folder), vipu)))
     except (ConfigError, ProfileError, BadAddress, BadSpec, BadChances, VipuError) as error:
         raise BadInput(str(error)) from None
-    except ValueError as error:
-        raise BadInput(f"--vipu: {error}") from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise BadInput(f"{where}{error.strerror or error}") from None
@@ -129,6 +128,15 @@ def up(
 def kubeconfig_text(server: str) -> str:
     """A kubeconfig without credentials."""
     return _KUBECONFIG.format(server=server)
+
+
+def _machines(ipus: int) -> "Inventory":
+    from bayplan.vipu.fake import one_cluster
+
+    try:
+        return one_cluster(ipus)
+    except ValueError as error:
+        raise BadInput(f"--vipu: {error}") from None
 
 
 def head_nodes() -> list[dict[str, Any]]:

@@ -256,7 +256,10 @@ def _checked(document: dict[str, Any]) -> Configuration:
     if config.api == config.listen and not config.api.endswith(":0"):
         raise Fault("api", f"{config.api} is the address of listen too")
     check_devices(config.devices, config.vendors)
-    check_pools([pool.controller for pool in config.pools])
+    check_pools([pool.controller for pool in config.pools], config.vendors)
+    for i, pool in enumerate(config.pools):
+        if pool.timeout <= 0:
+            raise Fault(f"pools[{i}].timeout", "should be longer than 0s")
     _check_tls(config.extender.tls, "extender.tls")
     _check_tls(config.api_access.tls, "apiAccess.tls")
     return replace(config, profiles=_resolved(config.profiles))

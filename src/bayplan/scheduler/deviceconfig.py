@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.vendors import DeviceClass, Resource, Vendors
+from bayplan.kube.wire import PodAnnotations
 from bayplan.scheduler.strict import Fault
 
 _CONTROLLER = re.compile(
@@ -41,15 +42,20 @@ def check_devices(given: Sequence[DeviceClass], vendors: Vendors) -> None:
         _check_model(each, at)
 
 
-def check_pools(controllers: Sequence[str]) -> None:
-    """Each is another controller, and says which nodes reach it."""
+def check_pools(controllers: Sequence[str], vendors: Vendors) -> None:
+    """Each is another controller, and says which nodes reach it; one class is theirs."""
+    classes = [each.name for each in vendors.classes.values() if each.model == "partition"]
+    if controllers and len(classes) != 1:
+        raise Fault("devices", f"with pools, one class has the model partition, not {classes}")
+    if classes and not controllers:
+        raise Fault("pools", f"class {classes[0]} has the model partition: name a controller")
     names: list[str] = []
     for i, text in enumerate(controllers):
         found = _CONTROLLER.fullmatch(text)
         if found is None or not 0 < int(found[2]) < 65_536:
             why = f"{text} should be host:port:label=value, such as vipu:8090:vipu-ctrl=vctl1"
             raise Fault(f"pools[{i}].controller", why)
-        name = f"{found[1]}:{found[2]}"
+        name = f"{found[1].lower()}:{int(found[2])}"
         if name in names:
             raise Fault(f"pools[{i}].controller", f"pools[{names.index(name)}] is {name} too")
         names.append(name)
@@ -64,6 +70,8 @@ def _check_model(each: DeviceClass, at: str) -> None:
         raise Fault(f"{at}.instances", "are for the model contiguous")
     if each.annotation and each.model != "partition":
         raise Fault(f"{at}.annotation", "is for the model partition")
+    if each.annotation in PodAnnotations.__struct_encode_fields__:
+        raise Fault(f"{at}.annotation", f"{each.annotation} means something else already")
     if each.device_path and each.device_path.count("{index}") != 1:
         raise Fault(f"{at}.devicePath", f"{each.device_path} should hold {{index}} once")
 

@@ -214,9 +214,9 @@ class Loop:
                 self.writer.refuse(effect)
             case do.Preempt():
                 self.writer.preempt(effect)
-            case do.Evict():
+            case do.Evict() if self.leads:  # a standby may know too little
                 self.writer.evict(effect)
-            case do.Dismantle():
+            case do.Dismantle() if self.leads:
                 self.writer.dismantle(effect)
             case do.Park(pod, error):
                 log.error("pod %s: a plugin failed with %s\n%s", pod.key, error, effect.story)

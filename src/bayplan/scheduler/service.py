@@ -52,6 +52,7 @@ from bayplan.web.api import serving
 
 log = logging.getLogger("bayplan")
 
+NEVER_S = 1e9  # a dry run makes no partitions, so none is missed
 FINISH_BINDS_S = 10.0
 FINISH_WORDS_S = 5.0
 
@@ -130,7 +131,7 @@ class Service:
             picking=Picking(clock.time, report=lambda words: log.warning("%s", words)),
             max_in_flight=config.max_in_flight,
             rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
-            grace_s=config.partition_grace_s,
+            grace_s=NEVER_S if options.dry_run else config.partition_grace_s,
         )
         self.steward = self.make_steward(reach)
         self.refusals = Refusals(self.engine, self.inbox)

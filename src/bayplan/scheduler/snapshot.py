@@ -183,7 +183,8 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("expected", _expected(engine))
     yield from _parts("kept", _kept(engine))
     yield from _parts("estates", of_estates.told(engine))
-    yield State(partitions=of_estates.Unsettled.of(engine.keeper))
+    if cluster.estates.lines:
+        yield State(partitions=of_estates.Unsettled.of(engine.keeper))
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
     yield from _parts("spared", engine.nominations.spared.items())

@@ -43,6 +43,9 @@ READY_S = 60.0  # … for so long
 HOST, PORT, ID = (f"vipu.bayplan.dev/{what}" for what in ("host", "port", "partition"))
 
 
+_Key = tuple[str, str]  # a site, and the id of a partition there
+
+
 class Site(Struct, frozen=True):
     """A controller, and the label of the nodes that reach it."""
 
@@ -93,8 +96,8 @@ class Steward:
         self._inbox, self._fence, self._clock = inbox, fence, clock
         self._places: dict[str, Place] = {}  # by estate, also of those that are no more
         self._told: dict[str, list[str]] = {}  # by site: the estates that it has
-        self._turns: dict[str, _Turn] = {}  # by partition: who is at it
-        self._going: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by id: site, deletion
+        self._turns: dict[_Key, _Turn] = {}  # who is at a partition
+        self._going: dict[_Key, asyncio.Task[None]] = {}  # the last deletion of a partition
         # by site, then id: what was done since the controller was last asked for all
         self._changed: dict[str, dict[str, vipu.Partition | None]] = {s.name: {} for s in sites}
         self._ask: dict[str, asyncio.Event] = {site.name: asyncio.Event() for site in sites}
@@ -111,17 +114,19 @@ class Steward:
             raise NotReady("the pod's partition: its controller is not known any more")
         uid, size = placement.pod.uid, at_once(asks)
         id = place.estate.id_of(uid)
-        before = [task for site, task in self._going.values() if site == place.site.name]
-        if before:
-            await asyncio.wait(before)
-        async with self._turn(id):
+        key = (place.site.name, id)
+        # Of now: whoever is to go later may be waiting for us.
+        before = [each for at, each in self._going.items() if at[0] == key[0] and at != key]
+        async with self._turn(key, makes=1):
+            if before:
+                await asyncio.wait(before)
             made = await self._make(place, id, size, check)
         known = {device.id: device for device in place.estate.devices}
         devices = [known.get(ipu.name) or Device(ipu.name, 0) for ipu in made.ipus]
         rest = (held for held in placement.held if held not in ours)
         held = (*rest, *divided(asks, place.estate.name, devices))
         self._inbox.add(on.PartitionMade(uid, held))
-        notes = {HOST: place.site.host, PORT: str(place.site.port), ID: id}
+        notes = {HOST: place.site.host.strip("[]"), PORT: str(place.site.port), ID: id}
         return Prepared(replace(placement, held=held), notes)
 
     async def _make(self, place: Place, id: str, size: int, check: BeforeSend) -> vipu.Partition:
@@ -178,17 +183,22 @@ class Steward:
 
     def dismantle(self, effect: Dismantle) -> None:
         place = self._places.get(effect.estate)
-        if place is None or effect.id in self._going:
-            return
+        key = ("" if place is None else place.site.name, effect.id)
+        turn = self._turns.get(key)
+        if place is None or (key in self._going and not (turn and turn.makes)):
+            return  # it goes already, and nobody makes it
         work = self._dismantle(place, effect.id, self._fence.of_now())
-        task = asyncio.create_task(work, name=f"delete {effect.id}")
-        self._going[effect.id] = place.site.name, task
-        task.add_done_callback(lambda _: self._going.pop(effect.id, None))
+        task = self._going[key] = asyncio.create_task(work, name=f"delete {effect.id}")
+        task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _forget(self, key: _Key, done: asyncio.Task[None]) -> None:
+        if self._going.get(key) is done:
+            del self._going[key]
 
     async def _dismantle(self, place: Place, id: str, check: BeforeSend) -> None:
         """Where it fails, the controller will tell that it is still there."""
         try:
-            async with self._turn(id):
+            async with self._turn((place.site.name, id)):
                 freed = await place.site.controller.delete(id, before_send=check)
         except Fenced:
             return
@@ -202,21 +212,23 @@ class Steward:
         self._inbox.add(on.PartitionGone(place.estate.name, id, freed))
 
     @asynccontextmanager
-    async def _turn(self, id: str) -> AsyncIterator[None]:
+    async def _turn(self, key: _Key, makes: int = 0) -> AsyncIterator[None]:
         """One after the other for a partition, in the order in which they came."""
-        turn = self._turns.setdefault(id, _Turn())
+        turn = self._turns.setdefault(key, _Turn())
         turn.waiting += 1
+        turn.makes += makes
         try:
             async with turn.lock:
                 yield
         finally:
             turn.waiting -= 1
+            turn.makes -= makes
             if not turn.waiting:
-                del self._turns[id]
+                del self._turns[key]
 
     async def close(self, seconds: float) -> None:
         """Deletions are finished if there is time; what is left is found after the next start."""
-        going = [task for _, task in self._going.values()]
+        going = list(self._going.values())
         if going:
             with suppress(TimeoutError):
                 async with self._clock.timeout(seconds):
@@ -290,7 +302,8 @@ class Steward:
 
 class _Turn:
     def __init__(self) -> None:
-        self.lock, self.waiting = asyncio.Lock(), 0
+        self.lock = asyncio.Lock()
+        self.waiting = self.makes = 0  # who are at it, and those of them who make it
 
 
 def is_whole(made: vipu.Partition, size: int) -> bool:
@@ -331,5 +344,7 @@ def places_of(
                             spots.append(Spot(number, at + i))
                     at += agent.ipus
             name = ":".join(filter(None, (site.name, cluster.id, allocation)))
-            estate = Estate(name, device_class, site.label, tuple(devices), tuple(spots), prefix)
+            estate = Estate(
+                name, device_class, site.label, tuple(devices), tuple(spots), prefix, site.name
+            )
             yield Place(site, cluster.id, allocation, estate)

@@ -118,15 +118,22 @@ class Writer:
 
     async def _prepare_and_bind(self, prepare: Preparing, effect: Bind, check: BeforeSend) -> None:
         """Volumes can take minutes, so this is no worker's task."""
+        ready, outcome = None, Outcome(False)
         try:
             found = await prepare.prepare(effect.placement, check)
-        except Fenced as fenced:
-            self._answer(effect, Outcome(False, str(fenced)))
-        except Exception as error:
-            self._answer(effect, Outcome(False, str(error), is_ours=True))
-        else:
             effect = msgspec.structs.replace(effect, placement=found.placement)
-            self._queue(_Ready(effect, check, found.notes))
+            ready = _Ready(effect, check, found.notes)
+        except Fenced as fenced:
+            outcome = Outcome(False, str(fenced))
+        except Exception as error:
+            outcome = Outcome(False, str(error), is_ours=True)
+        task = asyncio.current_task()
+        if task is not None:
+            self._preparing.pop(task, None)  # from here on it is answered as others are
+        if ready is not None:
+            self._queue(ready)
+        else:
+            self._answer(effect, outcome)
 
     def refuse(self, effect: Refuse) -> None:
         text, words = effect.refusal.sentence, "" if effect.nominated else hint(effect.refusal)

@@ -71,7 +71,7 @@ def ipus(name: str = "vipu:8090", count: int = 16, domain: int = 64, **facts: An
     """A controller's IPUs, four in a machine; nodes with the label VIPU reach it."""
     devices = tuple(Device(f"ag{i // 4}.{i % 4}", i) for i in range(count))
     spots = tuple(Spot(i // domain, i % domain) for i in range(count))
-    return replace(Estate(name, "ipu", VIPU, devices, spots, "bp-"), **facts)
+    return replace(Estate(name, "ipu", VIPU, devices, spots, "bp-", name), **facts)
 
 
 def asks(container: str = "main", phase: Any = "main", **amounts: int) -> tuple[DeviceAsk, ...]:

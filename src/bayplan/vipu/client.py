@@ -15,6 +15,7 @@ from bayplan.vipu import wire
 from bayplan.vipu.controller import (
     BeforeSend,
     Controller,
+    Denied,
     Inventory,
     Partition,
     Refused,
@@ -38,15 +39,8 @@ _CHANNEL = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.enable_http_proxy", 0),  # a proxy for the outside world does not lead to a controller
 )
-_REFUSALS = frozenset(
-    {
-        "FAILED_PRECONDITION",
-        "INVALID_ARGUMENT",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "UNAUTHENTICATED",
-    }
-)
+_REFUSALS = frozenset({"FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"})
+_DENIALS = frozenset({"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED"})
 
 
 class Options(Struct, frozen=True):
@@ -170,13 +164,15 @@ class Client:
             await asyncio.sleep(pause_s)
         raise Unavailable(f"{self._address}: the connection was closed")
 
-    def _error(self, error: "grpc.aio.AioRpcError") -> Refused | Unavailable:
+    def _error(self, error: "grpc.aio.AioRpcError") -> VipuError:
         code = error.code().name
         why = f"{self._address}: {error.details() or code}"
         if code == "NOT_FOUND":
             return _Missing(why)
         if code == "ALREADY_EXISTS":
             return _Exists(why)
+        if code in _DENIALS:
+            return Denied(why)
         return Refused(why) if code in _REFUSALS else Unavailable(why)
 
 

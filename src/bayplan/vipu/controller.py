@@ -23,6 +23,10 @@ class Refused(VipuError):
     """The controller says no, and nothing has changed."""
 
 
+class Denied(VipuError):
+    """The controller does not answer such a question of ours, whatever it is about."""
+
+
 class Unavailable(VipuError):
     """There was no answer, or none in time: what was asked may happen, may have, or may not."""
 

@@ -325,6 +325,7 @@ class Engine:
 
     def _confirm(self, uid: str) -> Waiter | None:
         self.claiming.discard(uid)
+        self.keeper.made.discard(uid)
         return self.assumed.pop(uid, None)
 
     def _forget(self, uid: str, now: float) -> list[do.Effect]:

@@ -55,10 +55,11 @@ class Keeper:
             case on.EstateSeen(estate, partitions):
                 return self._see(estate, partitions, now)
             case on.EstateLost(name, why):
-                if name in self._estates.lines:
+                line = self._estates.lines.get(name)
+                if line is not None and line.closed != why:
                     self._estates.close(name, why)
             case on.PartitionMade(uid, held):
-                self._replan(uid, held)
+                self._replan(uid, held, now)
             case on.PartitionRefused(name, size):
                 self._refuse(name, size, now)
             case on.PartitionGone(name, id, freed):
@@ -127,11 +128,13 @@ class Keeper:
 
     def _is_unowned(self, estate: str, uid: str | None) -> bool:
         """Whether it is ours, and there is no pod that it could belong to: none of its uid, or one
-        that has its devices in another estate."""
+        that has its devices at another controller."""
         cluster, lines = self._cluster, self._estates.lines
-        if uid is None or uid in lines[estate].pods:
+        if uid is None:
             return False
-        if any(uid in line.pods and not line.closed for line in lines.values()):
+        homes = [line for line in lines.values() if uid in line.pods]
+        site = lines[estate].estate.site
+        if homes and all(line.estate.site != site and not line.closed for line in homes):
             return True
         if uid in cluster.pods or uid in cluster.holds.rows:
             return False
@@ -155,7 +158,7 @@ class Keeper:
 
     # ---- what became of a partition
 
-    def _replan(self, uid: str, held: tuple[Held, ...]) -> None:
+    def _replan(self, uid: str, held: tuple[Held, ...], now: float) -> None:
         """The real devices take the place of the plan. Whoever planned with them gets what was
         planned here instead, until it hears what it really has."""
         resident = self._cluster.pods.get(uid)
@@ -166,15 +169,18 @@ class Keeper:
         real = holding_of(before.row.devices, held)
         self._hold(before, real)
         for line in self._estates.lines.values():
-            plan, now_held = line.mask(before.held), line.mask(real)
-            self._exchange(line, now_held & ~plan, plan & ~now_held)
+            plan, instead = line.mask(before.held), line.mask(real)
+            self._exchange(line, instead & ~plan, plan & ~instead)
+            if instead != plan:  # a block may have become whole
+                self._waiting.wake((EventKind.POD_GONE,), now)
 
     def _exchange(self, line: Line, gained: Mask, lost: Mask) -> None:
         """Where the plan was of devices that are no more, there may be nothing to give."""
         for pod in self._estates.holders(line):
             plan = before = line.mask(pod.held) if self._is_plan(pod.uid) else 0
             for bit in bits(plan & gained):
-                spare = lost & -lost
+                spare = lost & ~plan
+                spare &= -spare
                 if spare:
                     plan, lost = plan & ~bit | spare, lost & ~spare
             if plan != before:
@@ -201,7 +207,8 @@ class Keeper:
         """Whoever was refused gives back what was planned for it: that is nothing freed."""
         line = self._estates.lines.get(name)
         if line is not None:
-            least = min(size, line.refused[0] or size)
+            before = line.refused[0]
+            least = min(size, before) if before and line.refuses(before) else size
             self._estates.refuse(name, (least, line.free.bit_count() + size))
             self.refused_at[name] = now
 

@@ -36,6 +36,7 @@ class Estate(Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     spots: tuple[Spot, ...] = ()  # of the devices, in the same order
     prefix: str = ""  # of the ids of partitions that are ours; a pod's uid follows
+    site: str = ""  # the controller, among whose partitions ids are unique
 
     def id_of(self, uid: str) -> str:
         """The partition of a pod."""

@@ -54,7 +54,7 @@ class Partitions:
         what = f"{at_once(asks)} {asks[0].resource}" if asks else ""
         return (
             Reason(f"node(s) had no free partition of {what}", True, _SAID),
-            Reason(f"node(s) reach a controller that refused a partition of {what}", True, _SAID),
+            Reason(f"node(s) reach a controller that refused a partition of {what}", False, _SAID),
             Reason(f"node(s) reach a controller for {what} that does not answer", False, _SAID),
             Reason(f"node(s) never have a partition of {what}", False, _SAID),
             Reason(f"node(s) reach no controller for {what}", False, _SAID),
