@@ -521,13 +521,19 @@ def test_whoever_waits_hears_that_a_partition_lies_elsewhere_than_planned() -> N
     check(made)
 
 
-def test_a_smaller_refusal_does_not_outlive_a_larger_one_that_lapsed() -> None:
+def test_a_refusal_ends_when_something_is_freed_and_not_before() -> None:
     made = world(binds="hold")
     line = made.engine.cluster.estates.lines[NAME]
+    want(made, "stays", 4)
+    made.answer("stays")
     want(made, "a", 4)
+    want(made, "b", 4)
     made.tell(on.PartitionRefused(NAME, 4))
     made.answer("a", ok=False)
+    made.answer("b", ok=False)  # what was only planned is given back
     assert line.refuses(4)
-    want(made, "b", 2)
+    assert not line.refuses(2)
+    made.finish("stays")
+    assert not line.refuses(4)
     made.tell(on.PartitionRefused(NAME, 16))
-    assert line.refuses(4)
+    assert not line.refuses(4)

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from bayplan.core.engine.keeper import Keeper
 from bayplan.core.model import events as on
 from bayplan.core.model.effects import Placement
-from bayplan.core.state.estates import Estates, Line
 from bayplan.scheduler.steward import Prepared, Steward
 from bayplan.scheduler.volumes import NotReady
 from tests.fake.partitioned import play
@@ -59,14 +58,7 @@ def believes_the_plan(patch: pytest.MonkeyPatch) -> None:
 
 def sulks(patch: pytest.MonkeyPatch) -> None:
     """A size that was refused stays refused, whatever is freed."""
-    patch.setattr(Line, "refuses", lambda self, size: 0 < self.refused[0] <= size)
-    refuse = Estates.refuse
-
-    def never_again(self: Estates, name: str, refused: tuple[int, int]) -> None:
-        if refused[0]:
-            refuse(self, name, refused)
-
-    patch.setattr(Estates, "refuse", never_again)
+    patch.setattr(Keeper, "_relent", lambda self, name: None)
 
 
 def stays_closed(patch: pytest.MonkeyPatch) -> None:

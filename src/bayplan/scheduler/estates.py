@@ -15,7 +15,7 @@ class Told(Struct, omit_defaults=True):
 
     estate: Estate
     strays: dict[str, str] = {}  # partitions that nobody here counts for: their devices, in hex
-    refused: tuple[int, int] = (0, 0)
+    refused: int = 0
     refused_at: float | None = None
     closed: str = ""
 

@@ -253,14 +253,14 @@ class Engine:
         self.offers.forget(uid)
         effects: list[do.Effect] = []
         if uid in self.cluster.pods:
-            effects = self.keeper.leave(self.cluster.pods[uid].pod)
+            effects = self.keeper.leave(self.cluster.pods[uid].pod, ended=True)
             self.cluster.remove(uid)
             self.waiting.wake((EventKind.POD_GONE,), now)
         else:
             self._forget_unplaced(uid, now)
             orphan = self.cluster.orphan(uid)
             if orphan is not None:
-                effects = self.keeper.leave(orphan)
+                effects = self.keeper.leave(orphan, ended=True)
                 self.cluster.remove(uid)
                 if effects:
                     self.waiting.wake((EventKind.POD_GONE,), now)
@@ -335,7 +335,7 @@ class Engine:
             return []
         placed = self.cluster.pods.get(uid)
         orphan = self.cluster.orphan(uid) if placed is None else placed.pod
-        effects = [] if orphan is None else self.keeper.leave(orphan)
+        effects = [] if orphan is None else self.keeper.leave(orphan, ended=False)
         self.cluster.remove(uid)
         self._rouse(self.nominations.gone(uid), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile

@@ -66,15 +66,21 @@ class Keeper:
                 self._gone(name, id, freed, now)
         return []
 
-    def leave(self, pod: Pod) -> list[do.Effect]:
-        """The pod leaves its place, and its partition must go."""
-        self.made.discard(pod.uid)
+    def leave(self, pod: Pod, *, ended: bool) -> list[do.Effect]:
+        """The pod leaves its place, and its partition must go. Whether it `ended`, or could not be
+        bound: what was only planned is not freed by that."""
         self.bereft.pop(pod.uid, None)
-        return [
-            do.Dismantle(name, self._estates.lines[name].estate.id_of(pod.uid))
-            for name in sorted(self._estates.lines)
-            if pod.uid in self._estates.lines[name].pods
-        ]
+        lines = self._estates.lines
+        homes = [name for name in sorted(lines) if pod.uid in lines[name].pods]
+        for name in homes if ended else ():
+            self._relent(name)
+        return [do.Dismantle(name, lines[name].estate.id_of(pod.uid)) for name in homes]
+
+    def _relent(self, name: str) -> None:
+        """Something was freed there: it may be asked again for any size."""
+        if self._estates.lines[name].refused:
+            self._estates.refuse(name, 0)
+        self.refused_at.pop(name, None)
 
     # ---- what a controller tells
 
@@ -106,11 +112,8 @@ class Keeper:
         freed = union(line.strays.values()) & ~union(strays.values())
         if strays != line.strays:
             self._estates.stray(name, strays)
-        long_ago = now - self.refused_at.get(name, now) >= AGAIN_S
-        if line.refused[0] and (freed or long_ago):
-            self._estates.refuse(name, (0, 0))
-        if freed or long_ago:
-            self.refused_at.pop(name, None)
+        if freed or now - self.refused_at.get(name, now) >= AGAIN_S:
+            self._relent(name)
             self._waiting.wake((EventKind.POD_GONE,), now)
 
     def _delete_unowned(
@@ -204,12 +207,9 @@ class Keeper:
         cluster.place(now, node)
 
     def _refuse(self, name: str, size: int, now: float) -> None:
-        """Whoever was refused gives back what was planned for it: that is nothing freed."""
         line = self._estates.lines.get(name)
         if line is not None:
-            before = line.refused[0]
-            least = min(size, before) if before and line.refuses(before) else size
-            self._estates.refuse(name, (least, line.free.bit_count() + size))
+            self._estates.refuse(name, min(size, line.refused or size))
             self.refused_at[name] = now
 
     def _gone(self, name: str, id: str, freed: bool, now: float) -> None:
@@ -220,9 +220,8 @@ class Keeper:
         if id in line.strays:
             freed = True
             self._estates.stray(name, {k: mask for k, mask in line.strays.items() if k != id})
-        if freed and line.refused[0]:
-            self._estates.refuse(name, (0, 0))
         if freed:
+            self._relent(name)
             self._waiting.wake((EventKind.POD_GONE,), now)
 
 

@@ -29,8 +29,7 @@ class Line:
         self.pods: dict[str, None] = {}  # uids of those that hold something of it
         self.holders = [0] * len(estate.devices)
         self.strays: dict[str, Mask] = {}  # by id: partitions that nobody here counts for
-        # the controller made no partition of so many, or more, while so many devices were free
-        self.refused = (0, 0)
+        self.refused = 0  # the controller makes no partition of so many, or more; 0: it may
         self.closed = ""  # why nothing is given
         self._works: Mask = sum(d.healthy << at for at, d in enumerate(estate.devices))
         self._busy: Mask = 0
@@ -40,9 +39,7 @@ class Line:
         return self._works & ~self._busy & ~union(self.strays.values())
 
     def refuses(self, size: int) -> bool:
-        """Whether the controller said no, and nothing was freed since."""
-        least, free = self.refused
-        return 0 < least <= size and self.free.bit_count() <= free
+        return 0 < self.refused <= size
 
     def mask_of(self, devices: Iterable[str]) -> Mask:
         """Of devices by their own ids; what is not there is left out."""
@@ -135,10 +132,10 @@ class Estates:
         self._touched(line)
         self._done(self.stray, name, before)
 
-    def refuse(self, name: str, refused: tuple[int, int]) -> None:
+    def refuse(self, name: str, size: int) -> None:
         """As in `Line.refused`."""
         line = self.lines[name]
-        before, line.refused = line.refused, refused
+        before, line.refused = line.refused, size
         self._touched(line)
         self._done(self.refuse, name, before)
 
