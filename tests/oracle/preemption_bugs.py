@@ -167,15 +167,15 @@ BUGS = (
     Bug(
         "ports-in-columns",
         PREEMPTION,
-        "if self._verdicts.is_wide(ask) or others or ask.row.ports:",
-        "if self._verdicts.is_wide(ask) or others:",
+        "if self._verdicts.is_wide(ask) or others or ask.row.ports or ask.row.partitions:",
+        "if self._verdicts.is_wide(ask) or others or ask.row.partitions:",
         "columns know nothing of ports",
     ),
     Bug(
         "terms-in-columns",
         PREEMPTION,
-        "if self._verdicts.is_wide(ask) or others or ask.row.ports:",
-        "if others or ask.row.ports:",
+        "if self._verdicts.is_wide(ask) or others or ask.row.ports or ask.row.partitions:",
+        "if others or ask.row.ports or ask.row.partitions:",
         "columns know nothing of affinity and spread",
     ),
     Bug(
