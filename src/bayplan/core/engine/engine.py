@@ -334,8 +334,7 @@ class Engine:
         if waiter is None:
             return []
         placed = self.cluster.pods.get(uid)
-        orphan = self.cluster.orphan(uid) if placed is None else placed.pod
-        effects = [] if orphan is None else self.keeper.leave(orphan, ended=False)
+        effects = self.keeper.leave(self.cluster.anybody(uid), ended=False)
         self.cluster.remove(uid)
         self._rouse(self.nominations.gone(uid), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile

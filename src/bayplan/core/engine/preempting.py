@@ -132,17 +132,12 @@ class Preempting:
 
     def _leaving(self, pod: Pod, row: int) -> list[Pod]:
         """Less important pods in the way on the row that are about to go for another."""
-        doomed, placed = self._nominations.doomed, self._cluster.pods
-        there = [each.pod for each in self._cluster.residents[row].values()]
-        if pod.row.partitions:
-            here = {each.uid for each in there}
-            around = self._cluster.estates.around(row)
-            there += [each for each in around if each.uid in placed and each.uid not in here]
+        doomed = self._nominations.doomed
         return [
-            each
-            for each in there
-            if each.priority < pod.priority
-            and (each.uid in doomed or (each.terminating and each.preempted))
+            each.pod
+            for each in self._cluster.in_the_way(pod, row)
+            if each.pod.priority < pod.priority
+            and (each.pod.uid in doomed or (each.pod.terminating and each.pod.preempted))
         ]
 
     def _claim(self, ask: Ask, row: int, leaving: Sequence[Pod]) -> None:

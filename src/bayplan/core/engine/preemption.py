@@ -290,13 +290,11 @@ class Preemption:
         return list(units.values())
 
     def _in_the_way(self, ask: Ask, row: int) -> Sequence[Pod]:
-        """The row's pods; and for a partition whoever holds devices that the row reaches."""
-        here = self._table.pods[row]
+        """The most important first."""
         if not ask.row.partitions:
-            return here
-        around, residents = self._cluster.estates.around(row), self._cluster.pods
-        found = {pod.uid: pod for pod in (*here, *around) if pod.uid in residents}
-        return sorted(found.values(), key=importance)
+            return self._table.pods[row]
+        pods = (each.pod for each in self._cluster.in_the_way(ask.pod, row))
+        return sorted(pods, key=importance)
 
     def _yields(self, victim: Pod, pod: Pod) -> bool:
         return victim.priority < pod.priority and victim.uid not in self._table.spared

@@ -20,7 +20,6 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Ints, Rows
-from bayplan.core.state.cluster import Resident
 from bayplan.core.state.demand import NOT_ASKED
 from bayplan.core.state.removable import start_of
 from bayplan.core.state.view import View
@@ -63,19 +62,12 @@ class Room:
         self._neighbours = [
             Neighbour(resident.pod, row, resident.row)
             for row in self._rows.tolist()
-            for resident in self._around(row)
+            for resident in self._cluster.in_the_way(pod, row)
             if resident.pod.priority < SYSTEM and named_nodes(resident.pod.row) is None
         ]
         self._takes = self._taken()
         self._singles = self._enough()
         self._homes: dict[RowKey, frozenset[int]] = {}
-
-    def _around(self, row: int) -> Iterator[Resident]:
-        yield from self._cluster.residents[row].values()
-        if self._pod.row.partitions:
-            pods = self._cluster.pods
-            around = [pod.uid for pod in self._cluster.estates.around(row) if pod.uid in pods]
-            yield from (pods[uid] for uid in around if pods[uid].row != row)
 
     def _nearest(self, rows: Rows) -> Rows:
         """Those that lack least, by their amounts."""

@@ -162,6 +162,15 @@ class Cluster:
             return self.holds.pods[self.holds.rows[uid]][uid]
         return self.orphans[self.orphan_nodes[uid]][uid]
 
+    def in_the_way(self, pod: Pod, row: int) -> list[Resident]:
+        """Who has what the pod could use there: the row's pods, and for a pod that asks for a
+        partition, those elsewhere who hold devices that the row reaches."""
+        found = list(self.residents[row].values())
+        if pod.row.partitions:
+            around = [each.uid for each in self.estates.around(row) if each.uid in self.pods]
+            found += [self.pods[uid] for uid in around if self.pods[uid].row != row]
+        return found
+
     def held_below(self, pod: Pod, row: int) -> list[Pod]:
         """The less important pods for whom something is held that the pod could use there: room on
         the row, and for a pod that asks for a partition, devices that the row reaches."""
