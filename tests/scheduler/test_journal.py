@@ -18,6 +18,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
+from bayplan.core.model.groups import PodGroup
 from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod, RowKey
 from bayplan.core.model.selectors import Requirement, Selector
@@ -120,6 +121,8 @@ def samples() -> dict[str, on.Event]:
         on.DeviceClassGone("gpu"),
         on.BudgetSeen(budget),
         on.BudgetGone("red/b"),
+        on.GroupSeen(PodGroup("scheduling.x-k8s.io", Gang("PodGroup red/g", 3), (("cpu", 1),), 1)),
+        on.GroupGone("scheduling.x-k8s.io", "PodGroup red/g"),
         on.VictimSpared("u", "forbidden"),
         on.EstateSeen(world.ipus(count=4), (Partition("bp-u", ("ag0.1",)),)),
         on.EstateLost("vipu:8090", "time-out"),

@@ -214,6 +214,7 @@ def facts(cluster: Cluster) -> Iterator[on.Event]:
     yield from map(on.VolumeSeen, storage.volumes.values())
     yield from map(on.ClaimSeen, storage.claims.values())
     yield from map(on.BudgetSeen, cluster.budgets.by_key.values())
+    yield from map(on.GroupSeen, cluster.groups.by_source.values())
 
 
 def _expected(engine: Engine) -> Iterator[Expectation]:

@@ -26,11 +26,6 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     )
 
 
-def gang_key(scheduler: str, key: str) -> Hashable:
-    """Members of one gang wait as one group, each scheduler's apart."""
-    return ("gang", scheduler, key)
-
-
 def same_room(old: Pod, new: Pod) -> bool:
     """Whether a place that is kept for the pod is still one for it, whatever its labels are."""
     return (old.row, old.priority, old.gang) == (new.row, new.priority, new.gang)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from bayplan.core.engine import doubts
-from bayplan.core.engine.alike import gang_key, group_key, same_room, same_to_us
+from bayplan.core.engine.alike import group_key, same_room, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.keeper import GRACE_S, Keeper
@@ -29,7 +29,7 @@ from bayplan.core.model import events as on
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.state.cluster import Cluster, Resident
-from bayplan.core.state.waiting import Rests, Waiter, Waiting
+from bayplan.core.state.waiting import Rests, Waiter, Waiting, gang_key
 
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
 
@@ -79,7 +79,7 @@ class Engine:
         )
         self.max_in_flight = max_in_flight
         self.plugin_errors = 0
-        self._facts = Facts(self.cluster, self.waiting)
+        self._facts = Facts(self.cluster, self.waiting, self.profiles)
         self._nodes = Nodes(self.cluster, self.waiting)
         self.keeper = Keeper(self.cluster, self.waiting, self.assumed, self.unreadable, grace_s)
         self._reports: list[do.Effect] = []  # told at the end of a Tick

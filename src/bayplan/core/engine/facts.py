@@ -3,14 +3,16 @@
 from collections.abc import Iterable
 
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import PodGroup, Source
 from bayplan.core.model.verdicts import Changed, EventKind
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.waiting import Waiting
 
 
 class Facts:
-    def __init__(self, cluster: Cluster, waiting: Waiting) -> None:
+    def __init__(self, cluster: Cluster, waiting: Waiting, schedulers: Iterable[str]) -> None:
         self._cluster, self._waiting = cluster, waiting
+        self._schedulers = tuple(schedulers)
 
     def learn(self, event: on.Event, now: float) -> None:
         match event:
@@ -28,6 +30,10 @@ class Facts:
                 self._cluster.budgets.set(budget.key, budget)
             case on.BudgetGone(key):
                 self._cluster.budgets.set(key, None)
+            case on.GroupSeen(group):
+                self._see_group(group.source, group.gang.key, group, now)
+            case on.GroupGone(source, key):
+                self._see_group(source, key, None, now)
             case on.DeviceClassSeen(name, resource):
                 self._see_device_class(name, resource, now)
             case on.DeviceClassGone(name):
@@ -62,6 +68,11 @@ class Facts:
 
     def _wake_claims(self, keys: Iterable[str], now: float) -> None:
         self._waiting.wake([Changed(EventKind.CLAIM_CHANGED, key) for key in keys], now)
+
+    def _see_group(self, source: Source, key: str, group: PodGroup | None, now: float) -> None:
+        if self._cluster.groups.set(source, key, group):
+            for scheduler in self._schedulers:
+                self._waiting.rouse_gang(scheduler, key, now)
 
     def _see_device_class(self, name: str, resource: str | None, now: float) -> None:
         if self._cluster.device_classes.set(name, resource):

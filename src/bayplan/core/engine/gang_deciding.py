@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.engine import gang_room, gangs, placing
-from bayplan.core.engine.alike import gang_key
 from bayplan.core.engine.gang_room import GangPlan
 from bayplan.core.engine.preempting import KEPT, Preempting, Rooms
 from bayplan.core.engine.preemption import NEVER, TERMINATING
@@ -18,7 +17,7 @@ from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal, Tally
-from bayplan.core.state.waiting import Group, Waiter
+from bayplan.core.state.waiting import Group, Waiter, gang_key
 
 INCOMPLETE = "members of the gang are missing"
 INCOMPLETE_S = 1.0  # members are told so when others are still missing by then

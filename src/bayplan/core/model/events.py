@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
+from bayplan.core.model.groups import PodGroup, Source
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.partitions import Estate, Partition
 from bayplan.core.model.pods import Pod
@@ -159,6 +160,15 @@ class PartitionGone(Struct, frozen=True, gc=False):
     freed: bool = True
 
 
+class GroupSeen(Struct, frozen=True, gc=False):
+    group: PodGroup
+
+
+class GroupGone(Struct, frozen=True, gc=False):
+    source: Source
+    key: str  # of its gang
+
+
 class PodExpected(Struct, frozen=True, gc=False):
     """Another scheduler was told where the pod fits; it will most likely choose this node."""
 
@@ -221,6 +231,8 @@ Event = (
     | PartitionMade
     | PartitionRefused
     | PartitionGone
+    | GroupSeen
+    | GroupGone
     | PodExpected
     | PodNotExpected
     | PlaceWanted

@@ -205,6 +205,12 @@ class Waiting:
             self._rested(group, now)
             self._announce(group)
 
+    def rouse_gang(self, scheduler: str, key: str, now: float) -> None:
+        """What the gang waited for has come."""
+        group = self.groups.get(gang_key(scheduler, key))
+        if group is not None:
+            self.rouse(next(iter(group.members)), now)
+
     def wake(self, kinds: Iterable[Help], now: float) -> None:
         """Something happened that could help: groups that waited for it are tried again."""
         if not self.asleep:
@@ -296,6 +302,11 @@ class Waiting:
         if waiter is not None and (group.announced is None or waiter.sort < group.announced):
             group.announced = waiter.sort
             heappush(self._ready, (waiter.sort, self.ticket(), group.key))
+
+
+def gang_key(scheduler: str, key: str) -> Hashable:
+    """Members of one gang wait as one group, each scheduler's apart."""
+    return ("gang", scheduler, key)
 
 
 def reasons_of(refusal: Refusal) -> frozenset[str]:
