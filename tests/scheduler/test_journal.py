@@ -86,7 +86,7 @@ def test_a_line_says_what_happened_when_and_what_came_of_it(tmp_path: Path) -> N
     first, *_, last = steps(journal.path)
 
     assert (first["n"], first["now"], first["on"], "do" in first) == (1, 0.0, "NodeSeen", False)
-    assert (last["n"], last["on"], last["event"]) == (4, "Tick", {"limit": 1024})
+    assert (last["n"], last["on"], last["event"]) == (4, "Tick", {"limit": 1024, "day_s": 0.0})
     assert last["do"] == [
         {"do": "Bind", "pods": ["uid-p"], "node": "a"},
         {"do": "Refuse", "pods": ["uid-q"], "reasons": {"Insufficient nvidia.com/gpu": 1}},

@@ -23,9 +23,11 @@ from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.preempting import Preempting, Rooms
 from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
+from bayplan.core.engine.reservations import Reservations
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.state.cluster import Cluster, Resident
@@ -45,6 +47,7 @@ class Engine:
         max_in_flight: int = MAX_IN_FLIGHT,
         rests: Rests = Rests(),  # noqa: B008
         grace_s: float = GRACE_S,
+        patience: Patience = Patience(),  # noqa: B008
     ) -> None:
         """`grace_s`: how long a partition may be without its pod, or a pod without it."""
         self.cluster = Cluster()
@@ -75,9 +78,10 @@ class Engine:
                 self.preemption,
                 self.nominations,
                 self,
-            )
+            ),
+            patience,
         )
-        self.max_in_flight = max_in_flight
+        self.max_in_flight, self.patience = max_in_flight, patience
         self.plugin_errors = 0
         self._facts = Facts(self.cluster, self.waiting, self.profiles)
         self._nodes = Nodes(self.cluster, self.waiting)
@@ -92,7 +96,8 @@ class Engine:
                 return self._gone(uid, now)
             case on.BindDone(uid):
                 self._confirm(uid)
-            case on.Tick(limit):
+            case on.Tick(limit, day_s):
+                self._deciding.reservations.ahead_s = day_s - now if day_s else None
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
@@ -152,6 +157,10 @@ class Engine:
     @property
     def preempting(self) -> Preempting:
         return self._deciding.preempting
+
+    @property
+    def reservations(self) -> Reservations:
+        return self._deciding.reservations
 
     @property
     def preemption_attempts(self) -> int:
@@ -234,6 +243,8 @@ class Engine:
         moved = pod.node != node.name
         if not moved and same_to_us(replace(old, node=pod.node), pod):
             self.cluster.note_pod(resident, pod)
+            if old.started_s != pod.started_s and self.nominations.awaited:
+                self.waiting.wake((EventKind.POD_GONE,), now)  # it is known now when it ends
             return []
         self.cluster.remove(uid)
         self.cluster.place(pod, pod.node)

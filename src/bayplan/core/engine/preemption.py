@@ -302,10 +302,11 @@ class Preemption:
     def _in_part(self, victims: Sequence[Pod]) -> set[str]:
         """The gangs that would run with fewer than their minimum."""
         residents, gone = self._cluster.pods, {pod.uid for pod in victims}
+        groups = self._cluster.groups
         found = set()
         for key in {pod.gang.key for pod in victims if pod.gang is not None}:
             members = [residents[uid].pod for uid in self._cluster.census.gangs[key]]
-            minimum = max(pod.gang.minimum for pod in members if pod.gang is not None)
+            minimum = max(groups.minimum(pod.gang) for pod in members if pod.gang is not None)
             going = gone.union(pod.uid for pod in members if pod.terminating)
             stay = [pod for pod in members if pod.uid not in going]
             if len(stay) < minimum and any(pod.uid not in gone for pod in members):

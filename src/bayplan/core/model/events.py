@@ -201,6 +201,7 @@ class Tick(Struct, frozen=True, gc=False):
     """Time to decide. At most `limit` pods are tried."""
 
     limit: int = 1024
+    day_s: float = 0.0  # the time of day, as pods' times are given; 0: nobody knows
 
 
 Event = (

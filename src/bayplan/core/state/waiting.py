@@ -5,6 +5,7 @@ with it and the group sleeps until an event that could help. A refused pod rests
 to 10 s, and its equals may be tried meanwhile. Time is an argument.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
@@ -55,7 +56,10 @@ class Group:
         self.announced: SortKey | None = None  # its entry in the queue of groups
         self.sleeps_until = 0.0
         self.alarm_at = -1.0  # when a timer will end the sleep; other alarms mean nothing
-        self.since = -1.0  # of a gang: from when on members were missing, or some were placed alone
+        # Of a gang, from when on, or -1:
+        self.since = -1.0  # members, or the object that says what it is, were missing
+        self.partial = -1.0  # some of it ran without the others
+        self.refused = -1.0  # all were there, and did not fit
 
     def tidy(self) -> None:
         """Forgets entries of pods that are gone, when they are most of it."""
@@ -154,14 +158,17 @@ class Waiting:
         self.sleep(group, refusal, now + LONGEST_SLEEP_S)
         return self._news(group, refusal)
 
-    def refuse_gang(self, group: Group, refusal: Refusal, now: float) -> list[Waiter]:
-        """All pods of the group were refused as one, and rest as one."""
+    def refuse_gang(
+        self, group: Group, refusal: Refusal, now: float, by: float = math.inf
+    ) -> list[Waiter]:
+        """All pods of the group were refused as one, and rest as one. They are tried again by then
+        at the latest."""
         group.awake.clear()
         for waiter in group.members.values():
             self.back_off(waiter, now)
             heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
             self._timer(waiter.rested_at, group, REST)
-        self.sleep(group, refusal, now + LONGEST_SLEEP_S)
+        self.sleep(group, refusal, min(now + LONGEST_SLEEP_S, by))
         return self._news(group, refusal)
 
     def sleep(self, group: Group, refusal: Refusal, until: float) -> None:
