@@ -4,7 +4,8 @@
     world.submit("train", gpus=4)
     assert world.running() == {"train": "a"}
 
-Time stands still until `wait`; the time of day is the same. Binds succeed at once unless `binds` is "hold" or "fail".
+Time stands still until `wait`; the time of day is the same. Binds succeed at once unless `binds` is
+"hold" or "fail".
 """
 
 from collections.abc import Mapping

@@ -25,6 +25,7 @@ from bayplan.core.model.verdicts import EventKind, Refusal, Tally
 from bayplan.core.state.waiting import Group, Waiter, gang_key
 
 INCOMPLETE = "members of the gang are missing"
+RESERVED = "places are kept for the gang"
 GAP = "less is free than the gang's minResources"
 INCOMPLETE_S = 1.0  # members are told so when others are still missing by then
 
@@ -250,9 +251,9 @@ class GangDeciding:
         if plan is not None:
             more = f"{more} preemption: {plan}"
         effects = self._give_up(turn, now)
-        kept = self._reserve(turn, now) if plan != TERMINATING else 0
-        if kept:
-            more = f"{more} {kept} places are kept for it until the pods there end."
+        if plan != TERMINATING and self._reserve(turn, now):
+            more = f"{more} {turn.missing} places are kept for it until the pods there end."
+            why = replace(why, tallies=why.tallies | {RESERVED: Tally(0, ())})
         return effects + self._told(turn, replace(why, more=more), now)
 
     def _timeout_s(self, turn: Turn) -> float:
@@ -280,26 +281,25 @@ class GangDeciding:
         report = do.Report(f"{words}; {len(going)} of them are evicted")
         return [report, *(do.Evict(pod, why) for pod in going)]
 
-    def _reserve(self, turn: Turn, now: float) -> int:
-        """How many places are kept for the gang, if it has waited for long enough."""
+    def _reserve(self, turn: Turn, now: float) -> bool:
+        """Whether places are kept for the gang, which may have waited for long enough."""
         group, patience_s = turn.group, self._patience.reserve_s
         if turn.here >= turn.minimum:
-            return 0
+            return False
         if group.refused < 0:
             group.refused = now
         if now < group.refused + patience_s:
-            return 0
+            return False
         wish = Wish(turn.gang, group, turn.pods, turn.missing, turn.verdicts)
         if turn.key in self._reservations and self._reservations.stands(wish):
-            return turn.missing
+            return True
         if turn.key in self._reservations:
             self._unkeep(turn, now)
         if not self._reservations.may_reserve(wish):
-            return 0
-        lost = self._reservations.reserve(wish)
-        for uid in lost:
+            return False
+        for uid in self._reservations.reserve(wish):
             self._waiting.rouse(uid, now)
-        return turn.missing if turn.key in self._reservations else 0
+        return turn.key in self._reservations
 
     # ---- others go for it
 

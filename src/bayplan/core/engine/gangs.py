@@ -141,11 +141,18 @@ class _Placing:
         return Evenly(self._verdicts, key, self._there, must=bool(self._gang.across))
 
     def place(self, within: Mask | None) -> Placed:
-        return self._placed(self._in_one(within) if self._gang.within else self._wherever(within))
+        if self._gang.within:
+            return self._placed(self._in_one(within))
+        near = self._near_each_other(within)
+        return self._placed(near or self._wherever(within, self._minimum, explains=True))
 
     def _in_one(self, within: Mask | None) -> dict[str, Placement]:
-        """All in one domain: where all fit, else where enough do."""
+        """All in one domain: where all fit, near each other if they can be, else where enough."""
         domains = list(self._required(within))
+        for rows in domains:
+            found = self._near_each_other(rows)
+            if found:
+                return found
         for enough in dict.fromkeys((len(self._pods), self._minimum)):
             for rows in domains:
                 found = self._wherever(rows, enough)
@@ -154,25 +161,28 @@ class _Placing:
                 if self._tries >= MOST_TRIES_OF_A_MUST:
                     break
         nowhere: Mask = np.zeros(max(self._cluster.height, 1), dtype=np.bool_)
-        return self._attempt(
-            self._pods, self._minimum, domains[0] if domains else nowhere, explains=True
-        )
+        best = domains[0] if domains else nowhere
+        return self._attempt(self._pods, self._minimum, best, explains=True)
 
-    def _wherever(self, within: Mask | None, enough: int = 0) -> dict[str, Placement]:
-        """Near each other, if they can be. `enough`: with fewer, nothing is to be told either."""
+    def _near_each_other(self, within: Mask | None) -> dict[str, Placement]:
+        """All of them, or none."""
         if len(self._pods) > 1 and not self._homes:
             for key in self._gang.near:
                 for rows in self._near(key, within):
                     found = self._attempt(self._pods, len(self._pods), rows)
                     if len(found) == len(self._pods):
                         return found
-        minimum = enough or self._minimum
-        found = self._attempt(self._pods, minimum, within, explains=not enough)
-        if len(found) < minimum and not self._alike:
+        return {}
+
+    def _wherever(
+        self, within: Mask | None, enough: int, *, explains: bool = False
+    ) -> dict[str, Placement]:
+        found = self._attempt(self._pods, enough, within, explains=explains)
+        if len(found) < enough and not self._alike:
             by_size = sorted(self._pods, key=self._size, reverse=True)
-            found = self._attempt(by_size, minimum, within, tight=True) or found
-            if len(found) < minimum and len(self._pods) <= MOST_SEARCHED:
-                found = self._search(by_size, minimum, within) or found
+            found = self._attempt(by_size, enough, within, tight=True) or found
+            if len(found) < enough and len(self._pods) <= MOST_SEARCHED:
+                found = self._search(by_size, enough, within) or found
         return found
 
     def _placed(self, found: Mapping[str, Placement]) -> Placed:

@@ -71,10 +71,8 @@ class Reservations:
     def may_reserve(self, wish: Wish) -> bool:
         """Whether it is the first in line, and nobody as important has places of the kind."""
         classes, mine = classes_of(wish.pods), (_first(wish.group), wish.priority)
-        for owner in self._nominations.awaited:
-            same = owner != wish.gang.key and classes & classes_of(self._members(owner))
-            if same and self._priority(owner) >= wish.priority:
-                return False
+        if any(self._priority(owner) >= wish.priority for owner in self._rivals(wish)):
+            return False
         for group in self._waiting.groups.values():
             if group.refused < 0 or group is wish.group:
                 continue
@@ -87,32 +85,31 @@ class Reservations:
     def reserve(self, wish: Wish) -> list[str]:
         """Keeps places for the members, if there are any to wait for. Gives the uids of the pods
         whose places were given up for that."""
-        plan = self._plan(wish)
+        theirs = self._nominations.pods_of(self._rivals(wish))
+        plan = self._plan(wish, theirs)
         if plan is None:
             return []
-        classes = classes_of(wish.pods)
-        lost = [
-            pod.uid
-            for owner in list(self._nominations.awaited)
-            if owner != wish.gang.key and classes & classes_of(members := self._members(owner))
-            for pod in members
-            if self._nominations.forget(pod.uid)
-        ]
+        for uid in theirs:
+            self._nominations.forget(uid)
         for placed in plan.placements:
             row = self._cluster.rows[placed.node]
             self._nominations.keep(placing.holding(placed), row, wish.gang.key)
         self._nominations.expect(wish.gang.key, (victim.pod.uid for victim in plan.victims))
-        return lost
+        return theirs
 
-    def _plan(self, wish: Wish) -> GangPlan | None:
+    def _rivals(self, wish: Wish) -> list[str]:
+        """Who has places of the kind that it wants."""
+        classes, others = classes_of(wish.pods), [*self._nominations.awaited]
+        others = [owner for owner in others if owner != wish.gang.key]
+        return [owner for owner in others if classes & classes_of(self._members(owner))]
+
+    def _plan(self, wish: Wish, theirs: Sequence[str]) -> GangPlan | None:
         """Where the members would be without those who came later, and who of them is in the way.
         Nodes whose pods end soonest first, as many as it takes."""
         rows = self._later(wish)
         order = sorted(rows, key=lambda row: (*self._last(rows[row]), row))
         with self._cluster.trial():
-            for pod in wish.pods:
-                if pod.uid in self._nominations:
-                    self._nominations.release(pod.uid)
+            self._cluster.holds.taken([*theirs, *(pod.uid for pod in wish.pods)])
             gone: list[Victim] = []
             many, at = wish.missing, 0
             while at < len(order):
