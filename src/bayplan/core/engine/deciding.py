@@ -50,7 +50,7 @@ class Deciding:
             return self._take(waiter, ask, home, None, now)
         row, verdict, rows = verdicts.best(ask)
         if row < 0:
-            lenders = self.reservations.lenders(pod, now)
+            lenders = self.reservations.lenders(pod)
             if lenders and (found := self._borrow(waiter, ask, lenders, now)) is not None:
                 return found
             with asking(verdicts, pod) as held:  # others go and come back on trials meanwhile

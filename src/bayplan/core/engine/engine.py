@@ -97,7 +97,7 @@ class Engine:
             case on.BindDone(uid):
                 self._confirm(uid)
             case on.Tick(limit, day_s):
-                self._deciding.reservations.ahead_s = day_s - now if day_s else None
+                self.reservations.day_s = day_s
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
@@ -347,6 +347,7 @@ class Engine:
         placed = self.cluster.pods.get(uid)
         effects = self.keeper.leave(self.cluster.anybody(uid), ended=False)
         self.cluster.remove(uid)
+        self._rouse(self.nominations.unexpected(uid), now)
         self._rouse(self.nominations.gone(uid), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile
             self.waiting.wake((EventKind.POD_GONE,), now)

@@ -120,8 +120,7 @@ class GangDeciding:
         assert pod.gang is not None
         _, group = self._waiting.pods[pod.uid]
         members = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
-        said = self._cluster.groups.get(pod.gang.key) if pod.gang.grouped else None
-        gang = said.gang if said else gangs.largest(member.pod for member in members)
+        gang, said = gangs.meant(self._cluster, (member.pod for member in members))
         running = gangs.here(self._cluster, gang.key, self._nominations.doomed)
         return Turn(gang, said, group, tuple(members), running, self._verdicts[pod.scheduler])
 
@@ -137,10 +136,9 @@ class GangDeciding:
     def _unclear(self, turn: Turn) -> tuple[str, str] | None:
         """Why it cannot be tried, in full and in short: what it is cannot be said, or not all are
         here."""
-        if turn.said is not None and turn.said.wrong:
-            return turn.said.wrong, turn.said.wrong
-        if turn.gang.grouped and turn.said is None:
-            return f"{turn.gang.title} does not exist", "no PodGroup"
+        why = gangs.unclear(turn.gang, turn.said)
+        if why:
+            return why, why
         if len(turn.members) >= turn.missing:
             return None
         there = turn.here + len(turn.members)
@@ -252,7 +250,7 @@ class GangDeciding:
             more = f"{more} preemption: {plan}"
         effects = self._give_up(turn, now)
         if plan != TERMINATING and self._reserve(turn, now):
-            more = f"{more} {turn.missing} places are kept for it until the pods there end."
+            more = f"{more} {kept_words(turn.missing)}"
             why = replace(why, tallies=why.tallies | {RESERVED: Tally(0, ())})
         return effects + self._told(turn, replace(why, more=more), now)
 
@@ -353,3 +351,7 @@ def together(gang: Gang) -> str:
     """Where they must be, in words."""
     within = f" in one {gang.within}" if gang.within else ""
     return within + (f" evenly across {gang.across}" if gang.across else "")
+
+
+def kept_words(places: int) -> str:
+    return f"{places} places are kept for it until the pods there end."

@@ -24,6 +24,7 @@ from bayplan.core.engine.evenly import Evenly
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import REFUSED, Verdicts
 from bayplan.core.model.effects import Placement
+from bayplan.core.model.groups import PodGroup
 from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.verdicts import EventKind, Refusal, Tally
 from bayplan.core.plugins.hooks import Ask
@@ -85,9 +86,19 @@ def allowed(verdicts: Verdicts, ask: Ask, gang: Gang | None, within: Mask | None
     return _Placing(verdicts, [ask.pod], 1, True, gang, {}).allowed(ask, within)
 
 
-def largest(pods: Iterable[Pod]) -> Gang:
-    """What members say of their gang: of several words, those with the largest minimum."""
-    return max((pod.gang for pod in pods if pod.gang is not None), key=lambda each: each.minimum)
+def meant(cluster: Cluster, pods: Iterable[Pod]) -> tuple[Gang, PodGroup | None]:
+    """The gang of the members, and the object that says what it is. Where they say so themselves,
+    the word with the largest minimum counts."""
+    said = max((pod.gang for pod in pods if pod.gang is not None), key=lambda each: each.minimum)
+    group = cluster.groups.get(said.key) if said.grouped else None
+    return (said if group is None else group.gang), group
+
+
+def unclear(gang: Gang, group: PodGroup | None) -> str:
+    """Why nobody can say what the gang is; empty if somebody can."""
+    if group is not None:
+        return group.wrong
+    return f"{gang.title} does not exist" if gang.grouped else ""
 
 
 def free(cluster: Cluster, key: str) -> dict[str, int]:

@@ -66,6 +66,14 @@ class Nominations:
         """The owner's places wait until these end, too."""
         self.awaited.setdefault(owner, {}).update(dict.fromkeys(uids))
 
+    def unexpected(self, uid: str) -> list[str]:
+        """One whose end places wait for needs its own place back: they are given up."""
+        owners = [owner for owner, awaited in self.awaited.items() if uid in awaited]
+        pods = self.pods_of(owners)
+        for pod in pods:
+            self.forget(pod)
+        return pods
+
     def waits(self, owner: str) -> bool:
         """Whether victims are still to go."""
         return any(owner in owners for owners in self.doomed.values())

@@ -21,6 +21,7 @@ from bayplan.core.engine.preempting import Rooms
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Gang, Pod
+from bayplan.core.state.arrays import Mask
 from bayplan.core.state.cluster import Resident
 from bayplan.core.state.waiting import Group
 
@@ -45,7 +46,7 @@ class Reservations:
     def __init__(self, rooms: Rooms) -> None:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._nominations: Nominations = rooms.nominations
-        self.ahead_s: float | None = None  # the time of day, less the engine's; None: nobody knows
+        self.day_s = 0.0  # the time of day; 0: nobody knows
 
     def __contains__(self, owner: str) -> bool:
         return owner in self._nominations.awaited
@@ -110,6 +111,8 @@ class Reservations:
         order = sorted(rows, key=lambda row: (*self._last(rows[row]), row))
         with self._cluster.trial():
             self._cluster.holds.taken([*theirs, *(pod.uid for pod in wish.pods)])
+            within = self._cluster.alive[: self._cluster.height].copy()
+            within[list(self._cluster.holds.pods)] = False  # others are promised room there
             gone: list[Victim] = []
             many, at = wish.missing, 0
             while at < len(order):
@@ -119,16 +122,18 @@ class Reservations:
                     for each in rows[row]:
                         self._cluster.remove(each.pod.uid)
                 at, many = at + many, 2 * many
-                placed = self._placed(wish)
+                placed = self._placed(wish, within)
                 if placed:
                     if len(gone) > MOST_WEIGHED:
                         return GangPlan(placed, tuple(gone))
                     return gang_room.spared(wish.verdicts, placed, gone)
         return None
 
-    def _placed(self, wish: Wish) -> tuple[Placement, ...]:
+    def _placed(self, wish: Wish, within: Mask) -> tuple[Placement, ...]:
         """As many as are missing, or none."""
-        placed = gangs.place(wish.verdicts, wish.pods, wish.missing, keep=True, gang=wish.gang)
+        placed = gangs.place(
+            wish.verdicts, wish.pods, wish.missing, keep=True, gang=wish.gang, within=within
+        )
         if not placed.ok:
             return ()
         for more in placed.placements[wish.missing :]:
@@ -153,11 +158,11 @@ class Reservations:
 
     # ---- pods that end before
 
-    def lenders(self, pod: Pod, now: float) -> list[str]:
+    def lenders(self, pod: Pod) -> list[str]:
         """The gangs that can start only after the pod has ended, were it placed now."""
-        if self.ahead_s is None or not pod.run_s:
+        if not self.day_s or not pod.run_s:
             return []
-        end = now + self.ahead_s + pod.run_s
+        end = self.day_s + pod.run_s
         return [owner for owner in self._nominations.awaited if end <= self._start(owner)]
 
     def _start(self, owner: str) -> float:
