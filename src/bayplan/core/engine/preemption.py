@@ -35,7 +35,7 @@ from bayplan.core.plugins.hooks import Ask, Plans, Preempt, Reads
 from bayplan.core.plugins.partitions import Partitions
 from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.resources import NodeResourcesFit
-from bayplan.core.state.arrays import Ints, Mask, Rows
+from bayplan.core.state.arrays import Ints, Mask, Rows, distinct
 from bayplan.core.state.cluster import Resident
 from bayplan.core.state.removable import WIDEST, Removable, importance
 from bayplan.core.state.view import View
@@ -363,7 +363,7 @@ class _Said:
         self.codes(*found.kept_out)
 
     def codes(self, rows: Rows, codes: Ints) -> None:
-        for code in np.unique(codes).tolist():
+        for code in distinct(codes).tolist():
             for reason in explain.reasons(self._verdicts, self._ask, code):
                 self.add(reason.text, rows[codes == code])
 

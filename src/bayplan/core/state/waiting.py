@@ -202,7 +202,7 @@ class Waiting:
     def rouse(self, uid: str, now: float) -> None:
         """What the pod waited for has come: its group is tried at once, whoever of it rests."""
         _, group = self.pods[uid]
-        for waiter in group.members.values():
+        for waiter in group.members.values() if group.resting else ():
             if waiter.rested_at > now:
                 waiter.rested_at = now
                 heappush(group.resting, (now, waiter.arrival, waiter.pod.uid))
