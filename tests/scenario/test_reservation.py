@@ -57,16 +57,16 @@ def full(**facts: Any) -> World:
 
 
 def test_a_stream_of_small_pods_does_not_starve_a_gang() -> None:
-    world = World(a=4, b=4)
+    world = World(a=4, b=4, patience=Patience(reserve_s=60.0))
     stream = Stream(world)
-    stream.flow(30)
+    stream.flow(20)
     world.submit("big", pods=2, gpus=4, gang=BIG, created_s=world.now)
-    for _ in range(100):
+    for _ in range(20):
         stream.flow(10)
         if "big-0" in world.running():
             break
     assert {"big-0", "big-1"} <= world.running().keys()
-    assert world.now < LONG + 100
+    assert world.now < 20 + 60 + 40
     assert not [each for each in world.effects if isinstance(each, do.Preempt | do.Evict)]
     stream.flow(30)
     for name in ("big-0", "big-1"):
@@ -81,9 +81,9 @@ def test_without_patience_for_it_the_gang_starves() -> None:
     """The test before this one can fail."""
     world = World(a=4, b=4, patience=Patience(reserve_s=float("inf")))
     stream = Stream(world)
-    stream.flow(30)
+    stream.flow(20)
     world.submit("big", pods=2, gpus=4, gang=BIG, created_s=world.now)
-    stream.flow(800)
+    stream.flow(200)
     assert "big-0" not in world.running()
 
 
@@ -194,6 +194,41 @@ def test_places_are_given_up_with_the_gang() -> None:
     world.finish("a-0")
     world.submit("small", gpus=1, created_s=world.now)
     assert world.running()["small"] == "a"
+
+
+def test_places_are_not_kept_where_others_are_promised_room() -> None:
+    """Beside such a hold the other would not fit until those who are awaited have ended."""
+    world = World(a=4)
+    world.now = 100.0
+    for at in range(4):
+        world.see(pod(f"a-{at}", 1, node="a", created_s=90.0))
+    world.submit("big", gpus=2, gang=Gang("default/big", 1), created_s=50.0)
+    world.wait(LONG - 1)
+    world.submit("urgent", gpus=2, priority=10, created_s=world.now)
+    (preempt,) = [each for each in world.effects if isinstance(each, do.Preempt)]
+    world.wait(12)
+    assert set(world.engine.nominations.owners) == {"uid-urgent"}
+    for victim in preempt.victims:
+        world.finish(victim.name)
+    assert world.running() == {"urgent": "a"}
+    world.wait(12)
+    assert "uid-big" in world.engine.nominations.owners
+
+
+def test_one_that_is_awaited_gets_its_own_place_back_when_its_bind_fails() -> None:
+    world = World(a=4, binds="hold")
+    world.now = 100.0
+    world.submit("big", gpus=4, gang=Gang("default/big", 1), created_s=50.0)
+    world.answer("big")
+    world.finish("big")
+    world.see(pod("a", 3, node="a", created_s=90.0))
+    world.submit("w", gpus=1, gang=Gang("default/w", 1), created_s=95.0)
+    world.submit("big", gpus=4, gang=Gang("default/big", 1), created_s=50.0)
+    world.wait(LONG + 12)
+    assert "uid-w" in world.engine.nominations.awaited["default/big"]
+    world.answer("w", ok=False)
+    world.wait(2)
+    assert world.running()["w"] == "a"
 
 
 def started(world: World, name: str, at: float) -> None:
