@@ -60,9 +60,14 @@ def namespace_kind(reader: Reader) -> Kind[tuple[str, dict[str, str]]]:
     )
 
 
+def group_what(source: Source) -> str:
+    """What PodGroups of this group of the API are called here."""
+    return f"podgroup.{source}"
+
+
 def group_kind(reader: Reader, source: Source) -> Kind[PodGroup]:
     return Kind(
-        what=f"podgroup.{source}",
+        what=group_what(source),
         path=POD_GROUPS[source].path(),
         read=partial(reader.pod_group, of=source),
         name=lambda group: group.gang.key.rpartition(" ")[2],
