@@ -169,7 +169,7 @@ class Service:
         self.chores: list[Callable[[], Awaitable[None]]] = []
         if maps.classes and not options.dry_run:
             self.chores.append(lambda: maps.run(lambda: self.loop.leads and self.loop.is_ready))
-        if not options.dry_run and all(map(self.watches.named.get, map(group_what, SOURCES))):
+        if not options.dry_run and group_what(SOURCES[0]) in self.watches.named:
             self.chores.append(self.keep_groups)
         if config.check_live_every:
             self.chores.append(self.live.run)
