@@ -414,7 +414,7 @@ def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
     [
         (
             (),
-            "there are: agent, alnair-config, crds, deployment, extender, policy, rbac, static-pod, vipu",
+            "there are: agent, alnair-config, crds, deployment, extender, policy, rbac, static-pod",
         ),
         (("deploymnt",), "No such command 'deploymnt'; did you mean deployment?"),
         (("rbac", "--name", "A b"), "'A b' is not a name such as bayplan"),

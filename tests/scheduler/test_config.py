@@ -11,12 +11,14 @@ import yaml
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import Enabled, PluginSet, ProfileConfig
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.selectors import NodeTerm, Requirement
 from bayplan.core.plugins.hooks import HOOKS
 from bayplan.core.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from bayplan.core.plugins.registry import DEFAULT
 from bayplan.scheduler.config import (
     DEFAULT_PROFILES,
+    NEVER_S,
     ConfigError,
     Configuration,
     load,
@@ -141,7 +143,7 @@ extender:
     assert (pool.timeout, pool.at_once, found.partition_grace_s) == (5.0, 2, 95.0)
     assert (pool.ca_file, pool.user_id, pool.access_key_file) == ("c", "u", "k")
     assert (found.check_live_every, found.max_in_flight, found.bind_workers) == (0.0, 100, 16)
-    assert found.patience == Patience(60.0, math.inf)
+    assert found.patience == Patience(60.0, NEVER_S)
     same = [key for key in plain if plain[key] == default[key]]
     assert same == ["apiVersion", "kind"]
 
@@ -273,7 +275,7 @@ def test_the_docs_show_every_default() -> None:
 
 def test_how_long_gangs_wait() -> None:
     assert config("").patience == Patience()
-    assert config("gangs: {timeout: never, reserveAfter: 0s}").patience == Patience(math.inf, 0.0)
+    assert config("gangs: {timeout: never, reserveAfter: 0s}").patience == Patience(NEVER_S, 0.0)
     assert config("gangs: {reserveAfter: null}").patience == Patience()
 
 

@@ -4,7 +4,6 @@ It reads like KubeSchedulerConfiguration (docs/configuration.md). A file is chec
 before anything starts: plugins exist, arguments fit them, times follow from each other.
 """
 
-import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +27,7 @@ KIND = "BayplanConfiguration"
 KUBE_SCHEDULER = "KubeSchedulerConfiguration"
 JITTER = 1.2  # client-go's: a renewal may come so much later than the retry period
 
-NEVER = "never"  # in the place of a duration
+NEVER, NEVER_S = "never", 1e9  # in the place of a duration; JSON has no infinity
 DECISIVE = 2000  # one point of such a score outweighs all the others together
 
 
@@ -74,7 +73,7 @@ def seconds(text: Any) -> float:
 
 def seconds_or_never(text: Any) -> float:
     """A duration, or the word never."""
-    return math.inf if text == NEVER else seconds(text)
+    return NEVER_S if text == NEVER else seconds(text)
 
 
 def size(text: Any) -> int:

@@ -135,6 +135,7 @@ class Service:
             picking=Picking(clock.time, report=lambda words: log.warning("%s", words)),
             max_in_flight=config.max_in_flight,
             rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
+            patience=config.patience,
             grace_s=NEVER_S if options.dry_run else config.partition_grace_s,
         )
         self.steward = self.make_steward(reach)
