@@ -1,11 +1,13 @@
 """The kinds of objects that the engine hears of beside pods, and how each becomes events."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from msgspec import Raw, Struct
 
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import SOURCES, PodGroup, Source
 from bayplan.core.model.nodes import Node
 from bayplan.kube.client import (
     BUDGETS,
@@ -13,6 +15,7 @@ from bayplan.kube.client import (
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
+    POD_GROUPS,
     STORAGE_CLASSES,
     VOLUMES,
 )
@@ -32,6 +35,7 @@ class Kind(Struct, Generic[T], frozen=True):
     seen: Callable[[T], on.Event]
     gone: Callable[[T], on.Event]
     optional: bool = False  # a server, or a role, may not have it
+    rare: bool = False  # few servers have it: where it is not, that is not worth a word
 
 
 def node_kind(reader: Reader) -> Kind[Node]:
@@ -53,6 +57,24 @@ def namespace_kind(reader: Reader) -> Kind[tuple[str, dict[str, str]]]:
         name=lambda space: space[0],
         seen=lambda space: on.NamespaceSeen(*space),
         gone=lambda space: on.NamespaceGone(space[0]),
+    )
+
+
+def group_what(source: Source) -> str:
+    """What PodGroups of this group of the API are called here."""
+    return f"podgroup.{source}"
+
+
+def group_kind(reader: Reader, source: Source) -> Kind[PodGroup]:
+    return Kind(
+        what=group_what(source),
+        path=POD_GROUPS[source].path(),
+        read=partial(reader.pod_group, of=source),
+        name=lambda group: group.gang.key.rpartition(" ")[2],
+        seen=on.GroupSeen,
+        gone=lambda group: on.GroupGone(group.source, group.gang.key),
+        optional=True,
+        rare=True,
     )
 
 
@@ -106,4 +128,5 @@ def kinds(reader: Reader) -> list[Kind[Any]]:
             gone=lambda budget: on.BudgetGone(budget.key),
             optional=True,
         ),
+        *(group_kind(reader, source) for source in SOURCES),
     ]
