@@ -67,6 +67,8 @@ DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses")
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses")
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
+TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies")
+OLD_TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha1", "noderesourcetopologies")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 
 

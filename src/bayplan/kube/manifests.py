@@ -41,6 +41,7 @@ class Dump(Struct):
     storage_classes: list[Source] = []
     device_classes: list[Source] = []
     budgets: list[Source] = []
+    topologies: list[Source] = []
 
 
 class _Head(Struct):
@@ -85,6 +86,7 @@ def load_dump(texts: Iterable[str | bytes]) -> Dump:
         "StorageClass": dump.storage_classes,
         "DeviceClass": dump.device_classes,
         "PodDisruptionBudget": dump.budgets,
+        "NodeResourceTopology": dump.topologies,
     }
     for text in texts:
         for source, kind in _sources(_bytes(text)):

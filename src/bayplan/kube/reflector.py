@@ -13,6 +13,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from bayplan.kube.client import PASSING, Client, status_error
 from bayplan.kube.clock import Backoff
@@ -56,6 +57,7 @@ class Watched(Struct, Generic[T], frozen=True):
     lenient: Callable[[Raw, Exception], T] | None = None  # for what `decode` refuses
     label_selector: str = ""
     field_selector: str = ""
+    older: str = ""  # where the same objects are on a server that does not have the path
 
 
 class Reflector(Generic[T]):
@@ -124,6 +126,10 @@ class Reflector(Generic[T]):
                         self._expired_at = began
                         self._tell(error)
                         continue
+                if status == 404 and self._what.older:
+                    paths = {"path": self._what.older, "older": self._what.path}
+                    self._what, self._version = replace(self._what, **paths), None
+                    self._last = None
                 await self._rest(error)
 
     async def read(self) -> None:

@@ -7,18 +7,22 @@ from msgspec import Raw, Struct
 
 from bayplan.core.model import events as on
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.numa import Topology
 from bayplan.kube.client import (
     BUDGETS,
     CLAIMS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
+    OLD_TOPOLOGIES,
     STORAGE_CLASSES,
+    TOPOLOGIES,
     VOLUMES,
 )
 from bayplan.kube.read import Reader
 
 STORAGE_CLASS = "storageclass"
+TOPOLOGY = "noderesourcetopology"
 T = TypeVar("T")
 
 
@@ -32,6 +36,8 @@ class Kind(Struct, Generic[T], frozen=True):
     seen: Callable[[T], on.Event]
     gone: Callable[[T], on.Event]
     optional: bool = False  # a server, or a role, may not have it
+    older_path: str = ""  # of a server that does not have the path
+    doubt: Callable[[str, str], T] | None = None  # by name and why: one that cannot be read
 
 
 def node_kind(reader: Reader) -> Kind[Node]:
@@ -106,4 +112,20 @@ def kinds(reader: Reader) -> list[Kind[Any]]:
             gone=lambda budget: on.BudgetGone(budget.key),
             optional=True,
         ),
+        topology_kind(reader),
     ]
+
+
+def topology_kind(reader: Reader) -> Kind[Topology]:
+    """Of a node whose zones cannot be read it is known that nobody can say which they are."""
+    return Kind(
+        what=TOPOLOGY,
+        path=TOPOLOGIES.path(),
+        read=reader.topology,
+        name=lambda topology: topology.node,
+        seen=on.TopologySeen,
+        gone=lambda topology: on.TopologyGone(topology.node),
+        optional=True,
+        older_path=OLD_TOPOLOGIES.path(),
+        doubt=lambda name, why: Topology(name.rpartition("/")[2], unknown=why),
+    )

@@ -5,6 +5,7 @@ from msgspec import Struct
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.numa import Topology
 from bayplan.core.model.partitions import Estate, Partition
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
@@ -114,6 +115,14 @@ class BudgetGone(Struct, frozen=True, gc=False):
     key: str  # namespace/name
 
 
+class TopologySeen(Struct, frozen=True, gc=False):
+    topology: Topology
+
+
+class TopologyGone(Struct, frozen=True, gc=False):
+    node: str
+
+
 class VictimSpared(Struct, frozen=True, gc=False):
     """A pod that was to be deleted for another will not be."""
 
@@ -215,6 +224,8 @@ Event = (
     | DeviceClassGone
     | BudgetSeen
     | BudgetGone
+    | TopologySeen
+    | TopologyGone
     | VictimSpared
     | EstateSeen
     | EstateLost
