@@ -84,10 +84,19 @@ def room_of(cluster: Cluster, node: str, row: RowKey) -> Room:
     return room
 
 
-def trouble(room: Room, topology: Topology, row: RowKey) -> Trouble | None:
-    """What of the pod the kubelet could not align."""
-    if topology.scope == "pod":
-        return None if next(room.sets(together(row.aligned)), None) is not None else "pod"
+def trouble(cluster: Cluster, node: str, row: RowKey) -> Trouble | None:
+    """What of the pod the kubelet could not align.
+
+    While nobody knows in which zones some pods of the node are, a lower zone may have more room
+    than is known here, and containers may go elsewhere than is worked out. Then there must be room
+    for all of them together: wherever the first ones go, the others find it.
+    """
+    room = room_of(cluster, node, row)
+    everything = together(row.aligned)
+    if cluster.zones.topologies[node].scope == "pod":
+        return None if next(room.sets(everything), None) is not None else "pod"
+    if len(row.aligned) > 1 and next(cluster.zones.uncounted(node), None) is not None:
+        return None if next(room.sets(everything), None) is not None else "container"
     for ask in row.aligned:
         if take_container(room, ask) is None:
             return "container" if ask.phase == "main" else "init container"

@@ -139,7 +139,7 @@ def refusal(cluster: Cluster, topology: Topology, row: RowKey) -> int:
     assert node is not None
     asked = [name for ask in row.aligned for name, _ in ask.amounts]
     if all(name in node.allocatable for name in asked):
-        found = numa.trouble(numa.room_of(cluster, topology.node, row), topology, row)
+        found = numa.trouble(cluster, topology.node, row)
         return CODES[found] if found is not None else 0
     return CODES["pod" if topology.scope == "pod" else first_without(row, node.allocatable)]
 

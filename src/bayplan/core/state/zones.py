@@ -9,7 +9,7 @@ Whether a pod is counted is looked at between decisions, never on a trial: `unsu
 nodes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from bayplan.core.model.fingerprint import fingerprint
 from bayplan.core.model.numa import SETTLING_S, Topology, together
@@ -44,15 +44,18 @@ class Zones:
         return free
 
     def worked_out(self, node: str) -> Free:
-        counted = self.counted.get(node, frozenset())
         free = tuple(dict(zone.available) for zone in self.topologies[node].zones)
-        for pod in self._pods(node):
-            if pod.row.aligned and pod.uid not in counted:
-                for name, amount in together(pod.row.aligned):
-                    for zone in free:
-                        if name in zone:
-                            zone[name] -= amount
+        for pod in self.uncounted(node):
+            for name, amount in together(pod.row.aligned):
+                for zone in free:
+                    if name in zone:
+                        zone[name] -= amount
         return free
+
+    def uncounted(self, node: str) -> Iterator[Pod]:
+        """The pods that are in zones nobody knows."""
+        counted = self.counted.get(node, frozenset())
+        return (p for p in self._pods(node) if p.row.aligned and p.uid not in counted)
 
     def kept(self) -> dict[str, Free]:
         """What was worked out so far."""
