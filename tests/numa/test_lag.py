@@ -236,6 +236,8 @@ def test_containers_that_might_go_elsewhere_wait_until_it_is_known() -> None:
     here.scan()
     here.publish()
 
+    here.world.wait(2)  # the pod rests after it was refused
+
     assert here.world.waiting() == {}  # it is in the lower zone: the first goes to the upper one
     here.start()
     assert here.refused == []

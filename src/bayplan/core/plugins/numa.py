@@ -73,16 +73,17 @@ class NodeResourceTopologyMatch:
         return [Reason(text, False, HELPED_BY) for text in (*TEXTS, INVALID)]
 
     def score(self, ask: Ask, view: View) -> Ints | None:
-        if not ask.row.guaranteed or not view.cluster.zones.topologies:
+        row = ask.row
+        if not (row.guaranteed and row.aligned and view.cluster.zones.topologies):
             return None
         scores = np.zeros(len(view), dtype=np.int64)
         for at, topology in published(view):
             if topology.unknown:
                 continue
             if self._type == "LeastNUMANodes":
-                scores[at] = fewest(view.cluster, topology, ask.row)
+                scores[at] = fewest(view.cluster, topology, row)
             elif topology.policy == "single-numa-node":
-                scores[at] = self._filled(view.cluster, topology, ask.row)
+                scores[at] = self._filled(view.cluster, topology, row)
         return scores
 
     def _filled(self, cluster: Cluster, topology: Topology, row: RowKey) -> int:
