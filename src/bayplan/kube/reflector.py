@@ -83,6 +83,7 @@ class Reflector(Generic[T]):
             )
             if value
         }
+        self._newest = what.path
         self._version: str | None = None
         self._last: Raw | None = None  # the last object after it
         self._streams_lists = True  # until the server says that it does not (WatchList)
@@ -127,9 +128,12 @@ class Reflector(Generic[T]):
                         self._tell(error)
                         continue
                 if status == 404 and self._what.older:
+                    newer = self._what.path == self._newest
                     paths = {"path": self._what.older, "older": self._what.path}
-                    self._what, self._version = replace(self._what, **paths), None
-                    self._last = None
+                    self._what = replace(self._what, **paths)
+                    self._version = self._last = None
+                    if newer:  # the older ones may be there: look at once
+                        continue
                 await self._rest(error)
 
     async def read(self) -> None:

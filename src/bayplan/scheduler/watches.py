@@ -113,4 +113,6 @@ class Watches:
 
 
 def plural(what: str) -> str:
+    if what.endswith("y"):
+        return f"{what[:-1]}ies"
     return f"{what}es" if what.endswith("s") else f"{what}s"

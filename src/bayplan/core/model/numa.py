@@ -16,6 +16,7 @@ Amounts = tuple[tuple[str, int], ...]  # sorted by name; cpu in thousandths
 
 MOST_ZONES = 64
 FAR = 255  # ACPI's distance for "not known"
+ZONES = "NUMA zones"  # what a kubelet is short of that cannot align a pod
 SETTLING_S = 10.0  # an exporter looks and writes within so long
 
 
