@@ -51,7 +51,8 @@ def _no_gang_is_left_in_part(engine: Engine, gone: dict[str, Pod]) -> None:
     hit = {pod.gang.key for pod in gone.values() if pod.gang is not None}
     for key in hit & cluster.census.gangs.keys():
         members = [cluster.pods[uid].pod for uid in cluster.census.gangs[key]]
-        least = max(pod.gang.minimum for pod in members if pod.gang is not None)
+        minimum = cluster.groups.minimum
+        least = max(minimum(pod.gang) for pod in members if pod.gang is not None)
         assert len(members) >= least, f"gang {key} is left in part"
 
 

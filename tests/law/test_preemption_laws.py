@@ -75,7 +75,7 @@ class Preemption(RuleBasedStateMachine):
 
     def start(self) -> None:
         """A new engine lists everything."""
-        self.engine = Engine()
+        self.engine = self.new_engine()
         self.binds.clear()
         self.deletes.clear()
         for each in self.nodes.values():
@@ -83,19 +83,22 @@ class Preemption(RuleBasedStateMachine):
         for pod in self.api.values():
             self.engine.handle(on.PodSeen(pod), self.now)
 
+    def new_engine(self) -> Engine:
+        return Engine()
+
     # ---- what happens
 
     @rule(fields=pods, count=st.integers(1, 3))
     def submit(self, fields: dict[str, Any], count: int) -> None:
         for _ in range(count):
             self.number += 1
-            self.see(world.pod(f"p{self.number}", **fields))
+            self.see(world.pod(f"p{self.number}", created_s=self.now, **fields))
 
     @rule(seconds=st.sampled_from((0.0, 0.5, 2.0, 20.0, 400.0)))
     def tick(self, seconds: float) -> None:
         self.now += seconds
         before = {key: len(uids) for key, uids in self.engine.cluster.census.gangs.items()}
-        effects = self.tell(on.Tick())
+        effects = self.tell(on.Tick(day_s=self.now))
         self.no_gang_starts_in_part(effects, before)
 
     @precondition(lambda self: self.binds)
@@ -201,7 +204,8 @@ class Preemption(RuleBasedStateMachine):
             if isinstance(effect, do.Bind) and (gang := effect.placement.pod.gang) is not None:
                 started.setdefault(gang.key, []).append(effect.placement.pod)
         for key, members in started.items():
-            least = max(pod.gang.minimum for pod in members if pod.gang is not None)
+            minimum = self.engine.cluster.groups.minimum
+            least = max(minimum(pod.gang) for pod in members if pod.gang is not None)
             assert before.get(key, 0) + len(members) >= least
 
     @invariant()
@@ -233,8 +237,8 @@ class Preemption(RuleBasedStateMachine):
             assert (real[cluster.alive[: cluster.height]] >= 0).all()
 
     def teardown(self) -> None:
-        """When all deletes and binds are through, nothing is kept, and who was promised a place has
-        one."""
+        """When all deletes and binds are through and who is awaited has ended, nothing is kept, and
+        who was promised a place has one."""
         if not hasattr(self, "engine"):
             return
         for _ in range(60):
@@ -250,6 +254,8 @@ class Preemption(RuleBasedStateMachine):
                     )
                 )
             going = [pod.uid for pod in self.api.values() if pod.terminating]
+            for awaited in self.engine.nominations.awaited.values():
+                going += [uid for uid in awaited if uid in self.api]
             for uid in [*self.deletes, *going]:
                 self.deletes.pop(uid, None)
                 self.go(uid)

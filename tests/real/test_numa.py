@@ -74,21 +74,19 @@ def test_the_kind_may_come_later_and_be_of_the_older_version(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.add_node("a")
-    with Scheduler(tmp_path, cluster.plane.kubeconfig) as scheduler:
-        until(lambda: scheduler.said("going without noderesourcetopologies"))
-        with defined(cluster.plane, "v1alpha1"):
-            published = {**halves("a", "4"), "zones": [zone("left", {"cpu": "4", "memory": "1Gi"})]}
-            publish(cluster, published, "v1alpha1")
+    left = [zone("left", {"cpu": "4", "memory": "1Gi"})]
+    with Scheduler(tmp_path, cluster.plane.kubeconfig), defined(cluster.plane, "v1alpha1"):
+        publish(cluster, {**halves("a", "4"), "zones": left}, "v1alpha1")
 
-            def is_refused() -> bool:
-                """A pod is tried again and again until the zones are known."""
-                submit(cluster, picky("p"))
-                until(lambda: cluster.condition("p"))
-                said = str(cluster.condition("p").get("message", ""))
-                cluster.delete_pod("p")
-                return "cannot align container" in said
+        def is_refused() -> bool:
+            """A pod is tried again and again until the zones are known."""
+            submit(cluster, picky("p"))
+            until(lambda: cluster.condition("p"))
+            said = str(cluster.condition("p").get("message", ""))
+            cluster.delete_pod("p")
+            return "cannot align container" in said
 
-            until(is_refused, 90)
+        until(is_refused, 90)
 
 
 def test_nonsense_is_told_at_the_object_and_disturbs_nothing_else(

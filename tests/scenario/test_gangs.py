@@ -4,15 +4,16 @@ from typing import Any
 
 import pytest
 
-from bayplan.core.engine.gang_deciding import TIMEOUT_S
 from bayplan.core.engine.profile import Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import AffinityTerm, Gang
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
 from bayplan.testing.world import HOSTNAME, World, pod, terms
 
+TIMEOUT_S = Patience().timeout_s
 RACK = "example.com/rack"
 
 

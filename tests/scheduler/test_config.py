@@ -11,12 +11,14 @@ import yaml
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.profile import Enabled, PluginSet, ProfileConfig
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.selectors import NodeTerm, Requirement
 from bayplan.core.plugins.hooks import HOOKS
 from bayplan.core.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from bayplan.core.plugins.registry import DEFAULT
 from bayplan.scheduler.config import (
     DEFAULT_PROFILES,
+    NEVER_S,
     ConfigError,
     Configuration,
     load,
@@ -101,6 +103,7 @@ journal: {path: /var/log/journal, maxSize: 1Gi, keep: 0}
 checkLiveEvery: 0
 podInitialBackoffSeconds: 2
 podMaxBackoffSeconds: 20
+gangs: {timeout: 1m, reserveAfter: never}
 devices: [{name: fpga, resources: [{name: example.com/fpga}], ids: index, environment: FPGAS}]
 pools:
 - {controller: "vipu:8090:ctrl=a", timeout: 5s, atOnce: 2, caFile: c, userId: u, accessKeyFile: k}
@@ -140,6 +143,7 @@ extender:
     assert (pool.timeout, pool.at_once, found.partition_grace_s) == (5.0, 2, 95.0)
     assert (pool.ca_file, pool.user_id, pool.access_key_file) == ("c", "u", "k")
     assert (found.check_live_every, found.max_in_flight, found.bind_workers) == (0.0, 100, 16)
+    assert found.patience == Patience(60.0, NEVER_S)
     same = [key for key in plain if plain[key] == default[key]]
     assert same == ["apiVersion", "kind"]
 
@@ -267,6 +271,26 @@ def test_the_docs_show_every_default() -> None:
     assert set(yaml.safe_load(whole)) == set(fields)
     for name in ("leaderElection", "clientConnection", "journal"):
         assert set(yaml.safe_load(whole)[name]) == set(fields[name])
+
+
+def test_how_long_gangs_wait() -> None:
+    assert config("").patience == Patience()
+    assert config("gangs: {timeout: never, reserveAfter: 0s}").patience == Patience(NEVER_S, 0.0)
+    assert config("gangs: {reserveAfter: null}").patience == Patience()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{timeout: 0s}", "gangs.timeout: should be longer than 0s, or never"),
+        ("{timeout: always}", 'gangs.timeout: "always" is not a duration'),
+        ("{reserveAfter: -1s}", 'gangs.reserveAfter: "-1s" is not a duration'),
+        ("{reserve: 5m}", "gangs.reserve: no such field; did you mean reserveAfter?"),
+    ],
+)
+def test_what_is_wrong_with_how_long_gangs_wait(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config(f"gangs: {text}")
 
 
 # ---- plugins

@@ -18,6 +18,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
+from bayplan.core.model.groups import PodGroup
 from bayplan.core.model.numa import Topology, Zone
 from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod, RowKey
@@ -86,7 +87,7 @@ def test_a_line_says_what_happened_when_and_what_came_of_it(tmp_path: Path) -> N
     first, *_, last = steps(journal.path)
 
     assert (first["n"], first["now"], first["on"], "do" in first) == (1, 0.0, "NodeSeen", False)
-    assert (last["n"], last["on"], last["event"]) == (4, "Tick", {"limit": 1024})
+    assert (last["n"], last["on"], last["event"]) == (4, "Tick", {"limit": 1024, "day_s": 0.0})
     assert last["do"] == [
         {"do": "Bind", "pods": ["uid-p"], "node": "a"},
         {"do": "Refuse", "pods": ["uid-q"], "reasons": {"Insufficient nvidia.com/gpu": 1}},
@@ -124,6 +125,8 @@ def samples() -> dict[str, on.Event]:
         on.BudgetGone("red/b"),
         on.TopologySeen(zones),
         on.TopologyGone("a"),
+        on.GroupSeen(PodGroup("scheduling.x-k8s.io", Gang("PodGroup red/g", 3), (("cpu", 1),), 1)),
+        on.GroupGone("scheduling.x-k8s.io", "PodGroup red/g"),
         on.VictimSpared("u", "forbidden"),
         on.EstateSeen(world.ipus(count=4), (Partition("bp-u", ("ag0.1",)),)),
         on.EstateLost("vipu:8090", "time-out"),

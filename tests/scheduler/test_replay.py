@@ -240,12 +240,12 @@ TestHistories.settings = settings(
 
 RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
-    | {"max_in_flight", "offers", "nominations", "keeper"}
+    | {"max_in_flight", "patience", "offers", "nominations", "keeper"}
     | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"}  # made anew
     | {"preemption", "_deciding", "_facts", "_nodes"},
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
-    | {"announced", "sleeps_until", "alarm_at", "since"},
+    | {"announced", "sleeps_until", "alarm_at", "since", "partial", "refused"},
     Waiter: {"pod", "sort", "arrival", "own", "concerning", "generation", "attempts"}
     | {"rested_at", "told"},
 }
@@ -522,7 +522,7 @@ def test_the_first_broken_law_is_shown(recorded: Path, monkeypatch: pytest.Monke
     result = run("check", recorded)
     assert result.exit_code == 1
     first, second = result.stdout.splitlines()
-    assert first == 'broken after event 7 Tick {"limit":1024}'
+    assert first == 'broken after event 7 Tick {"limit":1024,"day_s":0.0}'
     assert re.fullmatch(r"  free of [ab] is .*, not .*", second)
     seldom = json.loads(run("check", recorded, "--every", "10", "-o", "json").stdout)
     assert (seldom["ok"], seldom["event"], seldom["on"]) == (False, 10, "BindDone")

@@ -19,6 +19,7 @@ from bayplan.core.model.events import (
     BudgetSeen,
     ClaimSeen,
     DeviceClassSeen,
+    GroupSeen,
     NamespaceSeen,
     NodeSeen,
     PodSeen,
@@ -82,6 +83,8 @@ class Loaded:
             self._add(path, source, self._add_device_class)
         for source in dump.budgets:
             self._add(path, source, self._add_budget)
+        for source in dump.pod_groups:
+            self._add(path, source, self._add_pod_group)
         for source in dump.nodes:
             self._add(path, source, self._add_node)
         for i, source in enumerate(dump.pods):
@@ -138,6 +141,11 @@ class Loaded:
             node = _text(_rest(source).metadata, "name")
             self.engine.handle(TopologySeen(Topology(node, unknown=str(error))), 0.0)
             raise
+
+    def _add_pod_group(self, source: Source) -> None:
+        group = self._reader.any_pod_group(source)
+        if group is not None:
+            self.engine.handle(GroupSeen(group), 0.0)
 
     def _add_node(self, source: Source) -> None:
         node = self._reader.node(source)

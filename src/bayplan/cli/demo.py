@@ -117,7 +117,11 @@ def play(story: "Story") -> list[Outcome]:
         async with running(story.nodes, config, clock, seed=0, reach=reach) as cluster:
             for path, made in story.others:
                 await cluster.client.request("POST", path, body=msgspec.json.encode(made))
-            return [await _scene(cluster, story.name, each) for each in story.scenes]
+            played = []
+            for each in story.scenes:
+                played.append(await _scene(cluster, story.name, each))
+                await clock.sleep(1.0)  # who came first is known by the second
+            return played
 
     return run(scene())
 

@@ -90,6 +90,12 @@ Examples:
   bayplan manifests vipu | kubectl apply -f -
   bayplan manifests vipu --scheduler-name bayplan --scheduler-name batch | kubectl apply -f -
 """
+CRDS_HELP = """The kind PodGroup of scheduling.x-k8s.io, for clusters that do not know it yet.
+
+\b
+Example:
+  bayplan manifests crds | kubectl apply -f -
+"""
 ALNAIR_HELP = """A configuration in the place of Alnair's vGPU scheduler, for `bayplan run`.
 
 \b
@@ -339,6 +345,11 @@ def policy(namespace: str, name: str, extender: str, agent: str, users: tuple[st
 def vipu(name: str, schedulers: tuple[str, ...], keys: tuple[str, ...]) -> None:
     values = {"name": name, "schedulers": _literals(schedulers), "keys": _literals(keys)}
     click.echo(render("vipu", values), nl=False)
+
+
+@manifests.command(help=CRDS_HELP)
+def crds() -> None:
+    click.echo(render("crds", {}), nl=False)
 
 
 @manifests.command(name="alnair-config", help=ALNAIR_HELP)

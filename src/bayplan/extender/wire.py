@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from bayplan.kube.read import located
+from bayplan.kube.terms import located
 from bayplan.kube.wire import Int64
 
 _NOTHING = (b"", b"null")

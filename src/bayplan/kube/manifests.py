@@ -42,6 +42,7 @@ class Dump(Struct):
     device_classes: list[Source] = []
     budgets: list[Source] = []
     topologies: list[Source] = []
+    pod_groups: list[Source] = []  # of whichever group of the API
 
 
 class _Head(Struct):
@@ -87,6 +88,7 @@ def load_dump(texts: Iterable[str | bytes]) -> Dump:
         "DeviceClass": dump.device_classes,
         "PodDisruptionBudget": dump.budgets,
         "NodeResourceTopology": dump.topologies,
+        "PodGroup": dump.pod_groups,
     }
     for text in texts:
         for source, kind in _sources(_bytes(text)):

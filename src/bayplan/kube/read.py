@@ -5,7 +5,6 @@ fills in only what kube-scheduler itself takes for granted; `defaults` does the 
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from sys import intern
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from bayplan.core.model import groups
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.dialects import NEURON_MAPS
 from bayplan.core.model.holdings import bound_holding
@@ -26,9 +26,18 @@ from bayplan.core.model.selectors import Taint
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import wire
-from bayplan.kube.gangs import Words, checkpoint_of, gang_of, good_part
+from bayplan.kube.gangs import (
+    Words,
+    checkpoint_of,
+    gang_of,
+    good_part,
+    run_seconds_of,
+    unheeded,
+    words_of,
+)
+from bayplan.kube.groups import pod_group, source_of
 from bayplan.kube.rows import amounts, row_key, with_partition
-from bayplan.kube.terms import Wrong, label_selector, pod_terms, seconds_of
+from bayplan.kube.terms import Wrong, label_selector, located, pod_terms, seconds_of
 from bayplan.kube.topologies import NodeResourceTopology, topology_of
 from bayplan.kube.volumes import claim_of, pod_claims, storage_class_of, volume_of
 
@@ -42,7 +51,6 @@ _MOST_SPECS = 4_096  # some kilobytes each
 _MOST_VALUES = 4_096
 _MOST_REMARKS = 4_096
 _encode = msgspec.json.Encoder().encode
-_AT = re.compile(r"(?s)(.*) - at `\$\.?(.*)`")
 
 
 class _Loose(msgspec.Struct):
@@ -172,6 +180,20 @@ class Reader:
         except Wrong as wrong:
             raise Unreadable(what, wrong.field, wrong.why) from None
 
+    def pod_group(self, source: Source, of: groups.Source) -> groups.PodGroup:
+        """A PodGroup of this group of the API; what is wrong with it is in it."""
+        seen = decode(source, wire.PodGroup, "podgroup")
+        _, metadata = _named("podgroup", seen.metadata, namespaced=True)
+        return pod_group(of, metadata, seen)
+
+    def any_pod_group(self, source: Source) -> groups.PodGroup | None:
+        """A PodGroup of the group of the API that it names; None for one that is not ours."""
+        version = decode(source, wire.Versioned, "podgroup").api_version
+        if not version:
+            raise Unreadable(_guess(source, "podgroup"), "apiVersion", "it is missing")
+        of = source_of(version)
+        return None if of is None else self.pod_group(source, of)
+
     def _pod(self, seen: wire.Pod, newcomer: bool) -> Pod:
         what, metadata = _named("pod", seen.metadata, namespaced=True)
         try:
@@ -193,7 +215,9 @@ class Reader:
         if claims:  # the rest stays shared with the other pods of the template
             row = with_claims(row, claims, ephemeral, uid)
         about = pod_terms(spec, namespace, labels, bound=bool(node))
-        gang, saved_s = self._owners_words(metadata, f"{namespace}/{name}", bound=bool(node))
+        words = words_of(labels, spec, metadata.annotations)
+        gang = words and self._gang(words, f"{namespace}/{name}", bound=bool(node))
+        saved_s, run_s = self._times(metadata.annotations, spec, f"{namespace}/{name}")
         owners = metadata.owner_references
         return Pod(
             uid=uid,
@@ -216,24 +240,28 @@ class Reader:
             checkpoint_s=saved_s,
             controlled=owners is not None and any(owner.controller for owner in owners),
             preempted=metadata.deletion_timestamp is not None and was_preempted(status),
+            run_s=run_s,
         )
 
-    def _owners_words(
-        self, metadata: wire.PodMetadata, key: str, bound: bool
-    ) -> tuple[Gang | None, float]:
-        """The pod's gang, and when it last saved its work."""
-        found, gang, saved_s = metadata.annotations, None, 0.0
-        if found is None or not found.has_words:
-            return gang, saved_s
-        words = (found.gang, found.gang_min, found.gang_near)
-        if words != (None, None, None):
-            gang = self._gang(words, key, bound)
+    def _times(
+        self, found: wire.PodAnnotations | None, spec: wire.PodSpec, key: str
+    ) -> tuple[float, float]:
+        """When the pod last saved its work, and how long it runs at most."""
+        saved_s, run_s = 0.0, float(max(spec.active_deadline_seconds or 0, 0))
+        if found is None:
+            return saved_s, run_s
         if found.checkpoint is not None:
             try:
                 saved_s = checkpoint_of(found.checkpoint)
             except Wrong as wrong:
                 self._say(f"pod {key}: {wrong}")
-        return gang, saved_s
+        if found.run_seconds is not None:
+            try:
+                said_s = run_seconds_of(found.run_seconds)
+                run_s = min(run_s or said_s, said_s or run_s)
+            except Wrong as wrong:
+                self._say(f"pod {key}: {wrong}")
+        return saved_s, run_s
 
     def _with_partition(
         self, row: RowKey, asked: dict[str, str], spec: wire.PodSpec, key: str, bound: bool
@@ -260,6 +288,10 @@ class Reader:
                 raise
             self._say(f"pod {key}: {wrong}")
             return good_part(words, namespace)
+        if gang.grouped:
+            for annotation in unheeded(words):
+                at = f"metadata.annotations[{annotation}]"
+                self._say(f"pods of {gang.key}: {at}: the PodGroup says what the gang is")
         if len(self._gangs) >= _MOST_VALUES:
             self._gangs.clear()
         self._gangs[namespace, words] = gang
@@ -338,12 +370,6 @@ def decode(source: Source, kind: type[W], what: str) -> W:
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         why, field = located(error)
         raise Unreadable(_guess(source, what), field, why or type(error).__name__) from None
-
-
-def located(error: Exception) -> tuple[str, str]:
-    """What a decoder found wrong, and in which field, if it says so."""
-    found = _AT.fullmatch(str(error))
-    return (found[1], found[2]) if found else (str(error), "")
 
 
 def json_of(source: Source) -> bytes | msgspec.Raw:

@@ -15,7 +15,8 @@ from bayplan.core.model import steps
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.steps import MOST_COUNTED, Step
 from bayplan.kube.manifests import BadFile, load_objects
-from bayplan.kube.read import json_of, located
+from bayplan.kube.read import json_of
+from bayplan.kube.terms import located
 
 Json = dict[str, Any]
 PodOf = Callable[[Json], Pod]

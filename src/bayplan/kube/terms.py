@@ -4,6 +4,7 @@ What Kubernetes would refuse to parse raises `Wrong` with the field's path; what
 to match nothing is kept as such. Nothing here knows nodes or other pods.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
@@ -22,6 +23,7 @@ from bayplan.kube import wire
 
 _NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _NAME_FIELD = "metadata.name"
+_AT = re.compile(r"(?s)(.*) - at `\$\.?(.*)`")
 T = TypeVar("T")
 
 
@@ -253,3 +255,9 @@ def seconds_of(time: str | None, field: str) -> float:
 
 def short(text: str) -> str:
     return repr(text if len(text) <= 70 else text[:67] + "...")
+
+
+def located(error: Exception) -> tuple[str, str]:
+    """What a decoder found wrong, and in which field, if it says so."""
+    found = _AT.fullmatch(str(error))
+    return (found[1], found[2]) if found else (str(error), "")

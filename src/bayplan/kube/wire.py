@@ -23,7 +23,14 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 GANG = "bayplan.dev/gang"  # on a pod: a name, one gang of its namespace
 GANG_MIN = "bayplan.dev/gang-min"  # how many of it start together at least; 1 if it is not there
 GANG_NEAR = "bayplan.dev/gang-near"  # label keys of nodes, narrowest first, with commas
+GANG_WITHIN = "bayplan.dev/gang-within"  # a label key of nodes: all that start agree in it
+GANG_SPREAD = "bayplan.dev/gang-spread"  # a label key: evenly over its values, if it can be
+GANG_ACROSS = "bayplan.dev/gang-across"  # a label key: evenly over its values, or not at all
 CHECKPOINT = "bayplan.dev/checkpoint"  # when it last saved its work, RFC 3339
+RUN_SECONDS = "bayplan.dev/run-seconds"  # how long it runs at most
+
+GROUP_LABEL = "scheduling.x-k8s.io/pod-group"  # on a pod: the PodGroup that it is a member of
+OLD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"  # the same, as it was called at first
 
 
 class Wire(Struct, rename="camel", gc=False):
@@ -86,12 +93,17 @@ class PodAnnotations(DeviceAnnotations):
     gang: str | None = field(default=None, name=GANG)
     gang_min: str | None = field(default=None, name=GANG_MIN)
     gang_near: str | None = field(default=None, name=GANG_NEAR)
+    gang_within: str | None = field(default=None, name=GANG_WITHIN)
+    gang_spread: str | None = field(default=None, name=GANG_SPREAD)
+    gang_across: str | None = field(default=None, name=GANG_ACROSS)
     checkpoint: str | None = field(default=None, name=CHECKPOINT)
+    run_seconds: str | None = field(default=None, name=RUN_SECONDS)
 
     @property
-    def has_words(self) -> bool:
-        """Whether any of these is there; nearly no pod has them."""
-        return not (self.gang is self.gang_min is self.gang_near is self.checkpoint is None)
+    def has_gang(self) -> bool:
+        """Whether anything is said of a gang; nearly no pod does."""
+        near = self.gang_near is self.gang_within is self.gang_spread is self.gang_across is None
+        return not (near and self.gang is self.gang_min is None)
 
     def asked(self) -> dict[str, str]:
         """By key: what the pod asks for by annotations (`pod_asking`)."""
@@ -249,6 +261,10 @@ class PodResourceClaim(Wire):
     name: str | None = None
 
 
+class SchedulingGroup(Wire):
+    pod_group_name: str | None = None
+
+
 class PodSpec(Wire):
     resource_claims: list[PodResourceClaim] | None = None
     containers: list[Container] | None = None
@@ -265,6 +281,8 @@ class PodSpec(Wire):
     scheduling_gates: list[Gate] | None = None
     priority: Int32 | None = None
     preemption_policy: str | None = None
+    active_deadline_seconds: Int64 | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class ContainerStatus(Wire):
@@ -385,6 +403,59 @@ class PodDisruptionBudget(Wire):
     metadata: Metadata | None = None
     spec: BudgetSpec | None = None
     status: BudgetStatus | None = None
+
+
+# Groups of pods
+
+
+class Versioned(Wire):
+    api_version: str | None = None
+
+
+class GroupAnnotations(Wire):
+    near: str | None = field(default=None, name=GANG_NEAR)
+    within: str | None = field(default=None, name=GANG_WITHIN)
+    spread: str | None = field(default=None, name=GANG_SPREAD)
+    across: str | None = field(default=None, name=GANG_ACROSS)
+
+
+class GroupMetadata(Metadata):
+    annotations: GroupAnnotations | None = None
+
+
+class GangPolicy(Wire):
+    min_count: Int64 | None = None
+
+
+class SchedulingPolicy(Wire):
+    basic: dict[str, Raw] | None = None
+    gang: GangPolicy | None = None
+
+
+class TopologyConstraint(Wire):
+    key: str | None = None
+
+
+class SchedulingConstraints(Wire):
+    topology: list[TopologyConstraint] | None = None
+
+
+class GroupSpec(Wire):
+    """Of all groups of the API that have PodGroups; each has some of the fields."""
+
+    min_member: Int64 | None = None
+    min_resources: Quantities = None
+    schedule_timeout_seconds: Int64 | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+    scheduling_constraints: SchedulingConstraints | None = None
+
+
+class PodGroup(Wire):
+    """Its parts are decoded one by one: what is wrong in one of them is told to its members."""
+
+    metadata: GroupMetadata | None = None
+    spec: Raw = Raw(b"null")
+    status: Raw = Raw(b"null")
 
 
 # Volumes

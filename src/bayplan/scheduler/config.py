@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from bayplan.core.engine.profile import Enabled, PluginConfig, PluginSet, Profile, ProfileConfig
 from bayplan.core.model import quantity
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.vendors import DeviceClass, Vendors
 from bayplan.core.plugins.registry import DEFAULT, installed
 from bayplan.scheduler.deviceconfig import check_devices, check_pools
@@ -26,6 +27,7 @@ KIND = "BayplanConfiguration"
 KUBE_SCHEDULER = "KubeSchedulerConfiguration"
 JITTER = 1.2  # client-go's: a renewal may come so much later than the retry period
 
+NEVER, NEVER_S = "never", 1e9  # in the place of a duration; JSON has no infinity
 DECISIVE = 2000  # one point of such a score outweighs all the others together
 
 
@@ -69,6 +71,11 @@ def seconds(text: Any) -> float:
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 
+def seconds_or_never(text: Any) -> float:
+    """A duration, or the word never."""
+    return NEVER_S if text == NEVER else seconds(text)
+
+
 def size(text: Any) -> int:
     """A number of bytes, written as a quantity: 100Mi."""
     try:
@@ -89,6 +96,7 @@ def address(text: Any) -> str:
 
 
 Seconds = Annotated[float, Meta(extra={PARSE: seconds})]
+SecondsOrNever = Annotated[float, Meta(extra={PARSE: seconds_or_never})]
 Bytes = Annotated[int, Meta(extra={PARSE: size})]
 Address = Annotated[str, Meta(extra={PARSE: address})]
 Count = Annotated[int, Meta(ge=1)]
@@ -131,6 +139,13 @@ class ApiAccess(Struct, frozen=True, rename="camel"):
 
     token_file: str = ""
     tls: Tls = Tls()
+
+
+class Gangs(Struct, frozen=True, rename="camel"):
+    """How long gangs wait for what."""
+
+    timeout: SecondsOrNever = 300.0  # running in part; a PodGroup may have its own
+    reserve_after: SecondsOrNever = 300.0  # refused and next in line; 0: at once
 
 
 class ExtenderSettings(Struct, frozen=True, rename="camel"):
@@ -180,6 +195,7 @@ class Configuration(Struct, frozen=True, rename="camel"):
     check_live_every: Seconds = 3600.0  # 0: never
     pod_initial_backoff_seconds: Count = 1
     pod_max_backoff_seconds: Count = 10
+    gangs: Gangs = Gangs()
     devices: tuple[DeviceClass, ...] = ()  # beside those that are known, or in their place
     pools: tuple[Pool, ...] = ()  # of IPUs, which are then given as partitions
     cluster_name: str = ""  # what controllers know us by; empty: the uid of kube-system
@@ -188,6 +204,10 @@ class Configuration(Struct, frozen=True, rename="camel"):
     @property
     def vendors(self) -> Vendors:
         return Vendors.known_and(self.devices, controllers=bool(self.pools))
+
+    @property
+    def patience(self) -> Patience:
+        return Patience(self.gangs.timeout, self.gangs.reserve_after)
 
     @property
     def partition_grace_s(self) -> float:
@@ -255,6 +275,8 @@ def _checked(document: dict[str, Any]) -> Configuration:
         raise Fault("podMaxBackoffSeconds", f"is less than podInitialBackoffSeconds, {first}")
     if config.api == config.listen and not config.api.endswith(":0"):
         raise Fault("api", f"{config.api} is the address of listen too")
+    if config.gangs.timeout <= 0:
+        raise Fault("gangs.timeout", "should be longer than 0s, or never")
     check_devices(config.devices, config.vendors)
     check_pools([pool.controller for pool in config.pools], config.vendors)
     for i, pool in enumerate(config.pools):

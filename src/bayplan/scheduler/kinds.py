@@ -1,11 +1,13 @@
 """The kinds of objects that the engine hears of beside pods, and how each becomes events."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from msgspec import Raw, Struct
 
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import SOURCES, PodGroup, Source
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.numa import Topology
 from bayplan.kube.client import (
@@ -15,6 +17,7 @@ from bayplan.kube.client import (
     NAMESPACES,
     NODES,
     OLD_TOPOLOGIES,
+    POD_GROUPS,
     STORAGE_CLASSES,
     TOPOLOGIES,
     VOLUMES,
@@ -38,6 +41,7 @@ class Kind(Struct, Generic[T], frozen=True):
     optional: bool = False  # a server, or a role, may not have it
     older_path: str = ""  # of a server that does not have the path
     doubt: Callable[[str, str], T] | None = None  # by name and why: one that cannot be read
+    rare: bool = False  # few servers have it: where it is not, that is not worth a word
 
 
 def node_kind(reader: Reader) -> Kind[Node]:
@@ -59,6 +63,24 @@ def namespace_kind(reader: Reader) -> Kind[tuple[str, dict[str, str]]]:
         name=lambda space: space[0],
         seen=lambda space: on.NamespaceSeen(*space),
         gone=lambda space: on.NamespaceGone(space[0]),
+    )
+
+
+def group_what(source: Source) -> str:
+    """What PodGroups of this group of the API are called here."""
+    return f"podgroup.{source}"
+
+
+def group_kind(reader: Reader, source: Source) -> Kind[PodGroup]:
+    return Kind(
+        what=group_what(source),
+        path=POD_GROUPS[source].path(),
+        read=partial(reader.pod_group, of=source),
+        name=lambda group: group.gang.key.rpartition(" ")[2],
+        seen=on.GroupSeen,
+        gone=lambda group: on.GroupGone(group.source, group.gang.key),
+        optional=True,
+        rare=True,
     )
 
 
@@ -113,6 +135,7 @@ def kinds(reader: Reader) -> list[Kind[Any]]:
             optional=True,
         ),
         topology_kind(reader),
+        *(group_kind(reader, source) for source in SOURCES),
     ]
 
 
@@ -126,6 +149,7 @@ def topology_kind(reader: Reader) -> Kind[Topology]:
         seen=on.TopologySeen,
         gone=lambda topology: on.TopologyGone(topology.node),
         optional=True,
+        rare=True,
         older_path=OLD_TOPOLOGIES.path(),
         doubt=lambda name, why: Topology(name.rpartition("/")[2], unknown=why),
     )

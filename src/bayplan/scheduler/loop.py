@@ -195,7 +195,7 @@ class Loop:
         self.writer.tick(now)
         if self.engine.is_idle(now):
             return False
-        return bool(self.step(on.Tick(TRIES_PER_ROUND), now))
+        return bool(self.step(on.Tick(TRIES_PER_ROUND, self._clock.wall()), now))
 
     def step(self, event: on.Event, now: float) -> list[do.Effect]:
         """Tells the engine, and carries out what it wants."""

@@ -136,7 +136,7 @@ def condition(said: Said, before: Condition, wall: float) -> bytes:
         "reason": said.reason,
         "message": said.text.encode(errors="replace").decode(),  # a plugin's may be anything
         "lastProbeTime": None,
-        "lastTransitionTime": before.since or _second(wall),
+        "lastTransitionTime": before.since or second(wall),
     }
     if before.generation:
         fields["observedGeneration"] = before.generation
@@ -156,7 +156,7 @@ def disrupted(victim: Pod, preemptor: Pod, wall: float) -> bytes:
         "reason": "PreemptionByScheduler",
         "message": f"{preemptor.scheduler}: preempting to accommodate a higher priority pod",
         "lastProbeTime": None,
-        "lastTransitionTime": _second(wall),
+        "lastTransitionTime": second(wall),
     }
     return encode({"metadata": {"uid": victim.uid}, "status": {"conditions": [fields]}})
 
@@ -216,7 +216,8 @@ def event(note: Note, instance: str, wall: float) -> bytes:
     )
 
 
-def _second(wall: float) -> str:
+def second(wall: float) -> str:
+    """A time as Kubernetes writes it."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -19,6 +19,8 @@ from msgspec import Struct
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.profile import Profile, ProfileConfig
+from bayplan.core.model.groups import SOURCES
+from bayplan.core.model.pods import Pod
 from bayplan.core.plugins.registry import installed
 from bayplan.core.state.waiting import Rests
 from bayplan.kube.client import Client
@@ -31,9 +33,10 @@ from bayplan.scheduler.apart import Apart
 from bayplan.scheduler.config import Configuration, Pool
 from bayplan.scheduler.feed import Unread
 from bayplan.scheduler.fence import Fence
+from bayplan.scheduler.groupkeeper import GroupKeeper
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal, software
-from bayplan.scheduler.kinds import TOPOLOGY
+from bayplan.scheduler.kinds import TOPOLOGY, group_what
 from bayplan.scheduler.leader import Duties, Elector, Sidecar, Turns
 from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
@@ -132,6 +135,7 @@ class Service:
             picking=Picking(clock.time, report=lambda words: log.warning("%s", words)),
             max_in_flight=config.max_in_flight,
             rests=Rests(config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds),
+            patience=config.patience,
             grace_s=NEVER_S if options.dry_run else config.partition_grace_s,
         )
         self.steward = self.make_steward(reach)
@@ -166,6 +170,8 @@ class Service:
         self.chores: list[Callable[[], Awaitable[None]]] = []
         if maps.classes and not options.dry_run:
             self.chores.append(lambda: maps.run(lambda: self.loop.leads and self.loop.is_ready))
+        if not options.dry_run and group_what(SOURCES[0]) in self.watches.named:
+            self.chores.append(self.keep_groups)
         if config.check_live_every:
             self.chores.append(self.live.run)
         if self.steward is not None:
@@ -185,6 +191,20 @@ class Service:
         sites = [reach(pool) for pool in config.pools]
         grace_s = config.partition_grace_s
         return Steward(sites, config.vendors, self.inbox, self.fence, client.clock, grace_s)
+
+    async def keep_groups(self) -> None:
+        """Keeps the statuses of PodGroups true, while we lead."""
+        named, pods = self.watches.named, self.watches.pods.known
+
+        def is_bound(uid: str) -> bool:
+            pod = pods.get(uid)
+            return isinstance(pod, Pod) and bool(pod.node)
+
+        keeper = GroupKeeper(self.engine, self.client, self.fence, is_bound)
+        await keeper.run(
+            lambda: self.loop.leads and self.loop.is_ready,
+            lambda source: named[group_what(source)].is_synced,
+        )
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:
         return self.config.profiles

@@ -19,6 +19,7 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.keeper import GRACE_S
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Help, Refusal
@@ -47,6 +48,7 @@ class Frame(Struct):
     ticket: int
     order: Any  # what the order plugin remembers, packed
     grace_s: float = GRACE_S
+    patience: Patience = Patience()
 
 
 class Row(Struct):
@@ -121,6 +123,8 @@ class WaitGroup(Struct, omit_defaults=True):
     sleeps_until: float = 0.0
     alarm_at: float = -1.0
     since: float = -1.0
+    partial: float = -1.0
+    refused: float = -1.0
     awake: list[tuple[Sort, int, str]] = []
     resting: list[tuple[float, int, str]] = []
 
@@ -142,6 +146,7 @@ class State(Struct, omit_defaults=True, tag="state"):
     estates: list[of_estates.Told] = []
     partitions: of_estates.Unsettled | None = None
     doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
+    awaited: list[tuple[str, list[str]]] = []  # an owner of places, whose end they wait for
     spared: list[tuple[str, float]] = []  # uid of a pod that is left alone, till when
     assumed: list[Wait] = []
     groups: list[WaitGroup] = []
@@ -190,6 +195,8 @@ def take(engine: Engine) -> Iterator[State]:
         yield State(partitions=of_estates.Unsettled.of(engine.keeper))
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
+    awaited = engine.nominations.awaited.items()
+    yield from _parts("awaited", ((owner, list(uids)) for owner, uids in awaited))
     yield from _parts("spared", engine.nominations.spared.items())
     yield from _parts("assumed", (_wait(waiter, -1) for waiter in engine.assumed.values()))
     yield from _parts("groups", map(_wait_group, queue.groups.values()))
@@ -218,6 +225,7 @@ def facts(cluster: Cluster) -> Iterator[on.Event]:
     yield from map(on.ClaimSeen, storage.claims.values())
     yield from map(on.BudgetSeen, cluster.budgets.by_key.values())
     yield from map(on.TopologySeen, cluster.zones.topologies.values())
+    yield from map(on.GroupSeen, cluster.groups.by_source.values())
 
 
 def _expected(engine: Engine) -> Iterator[Expectation]:
@@ -258,6 +266,7 @@ def _frame(engine: Engine) -> Frame:
         rests=engine.waiting.rests,
         ticket=engine.waiting._ticket,
         grace_s=engine.keeper.grace_s,
+        patience=engine.patience,
         order=_packable(vars(engine.order)) if hasattr(engine.order, "__dict__") else None,
     )
 
@@ -308,6 +317,8 @@ def _wait_group(group: Group) -> WaitGroup:
         sleeps_until=group.sleeps_until,
         alarm_at=group.alarm_at,
         since=group.since,
+        partial=group.partial,
+        refused=group.refused,
         awake=group.awake,
         resting=group.resting,
     )
@@ -353,6 +364,7 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         max_in_flight=frame.max_in_flight,
         rests=frame.rests,
         grace_s=frame.grace_s,
+        patience=frame.patience,
     )
     _restore_rows(engine.cluster, frame, state.nodes)
     of_estates.restore(engine, state.estates, state.partitions)
@@ -422,6 +434,8 @@ def _restore_nominations(engine: Engine, state: State) -> None:
             cluster.holds.hold(kept.pod, cluster.rows[kept.node])
     for uid, owners in state.doomed:
         nominations.doomed[uid] = dict.fromkeys(owners)
+    for owner, uids in state.awaited:
+        nominations.expect(owner, uids)
     nominations.spared |= dict(state.spared)
 
 
@@ -433,7 +447,7 @@ def _group(saved: WaitGroup) -> Group:
     group.announced = saved.announced
     group.sleeps_until = saved.sleeps_until
     group.alarm_at = saved.alarm_at
-    group.since = saved.since
+    group.since, group.partial, group.refused = saved.since, saved.partial, saved.refused
     group.awake = list(saved.awake)
     group.resting = list(saved.resting)
     return group

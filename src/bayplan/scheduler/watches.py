@@ -55,7 +55,7 @@ class Watches:
             "pod": Reflector(client, pods.watched(), pods, trouble, pods.begin_list)
         }
         for what, sink in self.named.items():
-            trouble = self._trouble(what, sink.kind.optional)
+            trouble = self._trouble(what, sink.kind.optional, sink.kind.rare)
             self.reflectors[what] = Reflector(client, sink.watched(), sink, trouble)
         if only is not None:
             return
@@ -92,13 +92,16 @@ class Watches:
         named = self.named.items()
         return waiting + [w for w, s in named if not s.is_synced and w not in self.missing]
 
-    def _trouble(self, what: str, optional: bool) -> Callable[[Exception], None]:
+    def _trouble(
+        self, what: str, optional: bool, rare: bool = False
+    ) -> Callable[[Exception], None]:
         def tell(error: Exception) -> None:
             why = str(error)
             if optional and isinstance(error, ApiError) and error.status in _NOT_THERE:
                 if what not in self.missing:
                     self.missing[what] = why
-                    self._report(f"going without {plural(what)}: {why}")
+                    if not (rare and error.status == 404):
+                        self._report(f"going without {plural(what)}: {why}")
                     if what == STORAGE_CLASS:
                         self._inbox.add(on.StorageClassesHidden())
                     self._inbox.wake()
@@ -113,6 +116,8 @@ class Watches:
 
 
 def plural(what: str) -> str:
-    if what.endswith("y"):
-        return f"{what[:-1]}ies"
-    return f"{what}es" if what.endswith("s") else f"{what}s"
+    """The kind may have the group of the API behind it."""
+    kind, dot, group = what.partition(".")
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies{dot}{group}"
+    return f"{kind}{'es' if kind.endswith('s') else 's'}{dot}{group}"

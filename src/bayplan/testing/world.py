@@ -4,7 +4,8 @@
     world.submit("train", gpus=4)
     assert world.running() == {"train": "a"}
 
-Time stands still until `wait`. Binds succeed at once unless `binds` is "hold" or "fail".
+Time stands still until `wait`; the time of day is the same. Binds succeed at once unless `binds` is
+"hold" or "fail".
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from bayplan.core.engine.profile import Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import CORDON, Device
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.holdings import holding_of
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Node, Pool
@@ -120,10 +122,11 @@ class World:
         profiles: list[Profile] | None = None,
         config: ProfileConfig | None = None,
         binds: Literal["succeed", "hold", "fail"] = "succeed",
+        patience: Patience = Patience(),  # noqa: B008
         **more: int,
     ) -> None:
         chosen = [Profile(config)] if config is not None else profiles
-        self.engine = Engine(chosen)
+        self.engine = Engine(chosen, patience=patience)
         self.now = 0.0
         self.binds = binds
         self.bound: dict[str, str] = {}  # pod name: node
@@ -166,7 +169,7 @@ class World:
 
     def tick(self) -> None:
         while True:
-            effects = self.engine.handle(on.Tick(), self.now)
+            effects = self.engine.handle(on.Tick(day_s=self.now), self.now)
             self._follow(effects)
             if (
                 not any(isinstance(effect, do.Bind) for effect in effects)

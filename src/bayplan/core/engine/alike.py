@@ -12,7 +12,7 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     pod, own = waiter.pod, waiter.own
     concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
     if own is None:
-        return (pod.row, pod.scheduler, pod.priority, pod.preempts, concerning)
+        return (pod.row, pod.scheduler, pod.priority, pod.preempts, concerning, pod.run_s)
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
     itself += [term.counts(pod, namespaces) for _, term in own.affinity]
     return (
@@ -21,14 +21,10 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
         pod.priority,
         pod.preempts,
         concerning,
+        pod.run_s,
         own.terms,
         tuple(itself),
     )
-
-
-def gang_key(scheduler: str, key: str) -> Hashable:
-    """Members of one gang wait as one group, each scheduler's apart."""
-    return ("gang", scheduler, key)
 
 
 def same_room(old: Pod, new: Pod) -> bool:
@@ -50,4 +46,5 @@ def same_to_us(old: Pod, new: Pod) -> bool:
         and old.held == new.held
         and old.gang == new.gang
         and old.preempts == new.preempts
+        and old.run_s == new.run_s
     )

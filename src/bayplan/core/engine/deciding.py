@@ -1,5 +1,7 @@
 """Deciding about one pod whose turn it is. Gangs: `gang_deciding`."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
@@ -7,20 +9,23 @@ from bayplan.core.engine.gang_deciding import GangDeciding
 from bayplan.core.engine.preempting import KEPT, Preempting, Rooms
 from bayplan.core.engine.preemption import TERMINATING, Plan
 from bayplan.core.engine.questions import asking
+from bayplan.core.engine.reservations import Reservations
 from bayplan.core.model import effects as do
 from bayplan.core.model.effects import Placement
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.waiting import Waiter
 
 
 class Deciding:
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: Rooms, patience: Patience) -> None:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._verdicts = rooms.verdicts
         self._nominations, self._queue = rooms.nominations, rooms.queue
         self.preempting = Preempting(rooms)
-        self._gangs = GangDeciding(rooms, self.preempting)
+        self.reservations = Reservations(rooms)
+        self._gangs = GangDeciding(rooms, self.preempting, self.reservations, patience)
 
     def decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         if waiter.pod.gang is not None:
@@ -45,6 +50,9 @@ class Deciding:
             return self._take(waiter, ask, home, None, now)
         row, verdict, rows = verdicts.best(ask)
         if row < 0:
+            lenders = self.reservations.lenders(pod)
+            if lenders and (found := self._borrow(waiter, ask, lenders, now)) is not None:
+                return found
             with asking(verdicts, pod) as held:  # others go and come back on trials meanwhile
                 return self._refuse(waiter, held, home, now)
         promised = self.preempting.promised([pod])
@@ -57,6 +65,24 @@ class Deciding:
             pick = self._queue.picking.pick(verdicts.profile.picker, verdicts, ask, (verdict, rows))
             row, picked = pick.row, pick.index
         return self._take(waiter, ask, row, picked, now)
+
+    def _borrow(
+        self, waiter: Waiter, ask: Ask, lenders: Sequence[str], now: float
+    ) -> tuple[list[do.Effect], bool] | None:
+        """Room that is kept for gangs which start only after the pod has ended."""
+        kept = self._nominations.pods_of(lenders)
+        with self._cluster.trial() as trial:
+            places = self._cluster.holds.taken(kept)
+            row, _, _ = self._verdicts[ask.pod.scheduler].best(ask)
+            if row < 0:
+                return None
+            effects, ok = self._take(waiter, ask, row, None, now)
+            for pod, at in places:
+                self._cluster.holds.hold(pod, at)
+            if ok:
+                trial.keep()
+                self.reservations.lent(ask.pod.uid, row, lenders)
+        return effects, ok
 
     def _keeps_away(self, waiter: Waiter, now: float) -> list[do.Effect]:
         refusal = self.preempting.kept()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from bayplan.core.engine import doubts
-from bayplan.core.engine.alike import gang_key, group_key, same_room, same_to_us
+from bayplan.core.engine.alike import group_key, same_room, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.keeper import GRACE_S, Keeper
@@ -23,13 +23,15 @@ from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.preempting import Preempting, Rooms
 from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
+from bayplan.core.engine.reservations import Reservations
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.state.cluster import Cluster, Resident
-from bayplan.core.state.waiting import Rests, Waiter, Waiting
+from bayplan.core.state.waiting import Rests, Waiter, Waiting, gang_key
 
 MAX_IN_FLIGHT = 512  # binds without an answer; beyond, a later pod of higher priority goes first
 
@@ -45,6 +47,7 @@ class Engine:
         max_in_flight: int = MAX_IN_FLIGHT,
         rests: Rests = Rests(),  # noqa: B008
         grace_s: float = GRACE_S,
+        patience: Patience = Patience(),  # noqa: B008
     ) -> None:
         """`grace_s`: how long a partition may be without its pod, or a pod without it."""
         self.cluster = Cluster()
@@ -75,11 +78,12 @@ class Engine:
                 self.preemption,
                 self.nominations,
                 self,
-            )
+            ),
+            patience,
         )
-        self.max_in_flight = max_in_flight
+        self.max_in_flight, self.patience = max_in_flight, patience
         self.plugin_errors = 0
-        self._facts = Facts(self.cluster, self.waiting)
+        self._facts = Facts(self.cluster, self.waiting, self.profiles)
         self._nodes = Nodes(self.cluster, self.waiting)
         self.keeper = Keeper(self.cluster, self.waiting, self.assumed, self.unreadable, grace_s)
         self._reports: list[do.Effect] = []  # told at the end of a Tick
@@ -92,7 +96,8 @@ class Engine:
                 return self._gone(uid, now)
             case on.BindDone(uid):
                 self._confirm(uid)
-            case on.Tick(limit):
+            case on.Tick(limit, day_s):
+                self.reservations.day_s = day_s
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
@@ -152,6 +157,10 @@ class Engine:
     @property
     def preempting(self) -> Preempting:
         return self._deciding.preempting
+
+    @property
+    def reservations(self) -> Reservations:
+        return self._deciding.reservations
 
     @property
     def preemption_attempts(self) -> int:
@@ -234,6 +243,8 @@ class Engine:
         moved = pod.node != node.name
         if not moved and same_to_us(replace(old, node=pod.node), pod):
             self.cluster.note_pod(resident, pod)
+            if old.started_s != pod.started_s and self.nominations.awaited:
+                self.waiting.wake((EventKind.POD_GONE,), now)  # it is known now when it ends
             return []
         self.cluster.remove(uid)
         self.cluster.place(pod, pod.node)
@@ -336,6 +347,7 @@ class Engine:
         placed = self.cluster.pods.get(uid)
         effects = self.keeper.leave(self.cluster.anybody(uid), ended=False)
         self.cluster.remove(uid)
+        self._rouse(self.nominations.unexpected(uid), now)
         self._rouse(self.nominations.gone(uid), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile
             self.waiting.wake((EventKind.POD_GONE,), now)

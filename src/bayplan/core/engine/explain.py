@@ -7,7 +7,7 @@ import numpy as np
 from bayplan.core.engine.verdicts import ABSENT, Verdicts, decoded, is_rejection
 from bayplan.core.model.verdicts import EventKind, Help, Reason, Refusal, Tally
 from bayplan.core.plugins.hooks import Ask, Hopeless
-from bayplan.core.state.arrays import Ints, Mask
+from bayplan.core.state.arrays import Ints, Mask, distinct
 from bayplan.core.state.view import View
 
 SHOWN_NODES = 10
@@ -68,7 +68,7 @@ def preemption_helps(verdicts: Verdicts, ask: Ask, verdict: Ints) -> Mask:
     """The refused rows where removing pods could help."""
     helps = np.zeros(len(verdict), dtype=np.bool_)
     view = View(verdicts.cluster)
-    for code in np.unique(verdict[(verdict < 0) & (verdict != ABSENT)]):
+    for code in distinct(verdict[(verdict < 0) & (verdict != ABSENT)]):
         plugin, _ = decoded(verdicts.profile, int(code))
         if all(reason.preemption_helps for reason in reasons(verdicts, ask, int(code))):
             rows = verdict == code

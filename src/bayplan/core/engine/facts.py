@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from bayplan.core.model import events as on
+from bayplan.core.model.groups import PodGroup, Source
 from bayplan.core.model.numa import Topology
 from bayplan.core.model.verdicts import Changed, EventKind
 from bayplan.core.state.cluster import Cluster
@@ -10,8 +11,9 @@ from bayplan.core.state.waiting import Waiting
 
 
 class Facts:
-    def __init__(self, cluster: Cluster, waiting: Waiting) -> None:
+    def __init__(self, cluster: Cluster, waiting: Waiting, schedulers: Iterable[str]) -> None:
         self._cluster, self._waiting = cluster, waiting
+        self._schedulers = tuple(schedulers)
 
     def learn(self, event: on.Event, now: float) -> None:
         match event:
@@ -33,6 +35,10 @@ class Facts:
                 self._see_topology(topology.node, topology, now)
             case on.TopologyGone(node):
                 self._see_topology(node, None, now)
+            case on.GroupSeen(group):
+                self._see_group(group.source, group.gang.key, group, now)
+            case on.GroupGone(source, key):
+                self._see_group(source, key, None, now)
             case on.DeviceClassSeen(name, resource):
                 self._see_device_class(name, resource, now)
             case on.DeviceClassGone(name):
@@ -76,6 +82,11 @@ class Facts:
     def _see_topology(self, node: str, topology: Topology | None, now: float) -> None:
         if self._cluster.zones.publish(node, topology):
             self._waiting.wake((EventKind.TOPOLOGY_CHANGED,), now)
+
+    def _see_group(self, source: Source, key: str, group: PodGroup | None, now: float) -> None:
+        if self._cluster.groups.set(source, key, group):
+            for scheduler in self._schedulers:
+                self._waiting.rouse_gang(scheduler, key, now)
 
     def _see_device_class(self, name: str, resource: str | None, now: float) -> None:
         if self._cluster.device_classes.set(name, resource):

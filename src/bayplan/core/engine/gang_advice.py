@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from bayplan.core.engine import gang_room, gangs
+from bayplan.core.engine.gang_deciding import kept_words, together
 from bayplan.core.engine.ground import Ground, daring
 from bayplan.core.engine.growing import added, kinds
 from bayplan.core.engine.preempting import KEPT
@@ -28,17 +29,25 @@ class Members:
     """The members of a gang that wait, in a trial where nothing is kept for them."""
 
     def __init__(self, ground: Ground, pod: Pod, gang: Gang) -> None:
-        self._ground, self._cluster, self._gang = ground, ground.cluster, gang
+        self._ground, self._cluster = ground, ground.cluster
         _, group = ground.engine.waiting.pods[pod.uid]
         waiters = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
         self._pods = [each.pod for each in waiters]
-        self._minimum = max(each.gang.minimum for each in self._pods if each.gang is not None)
+        self._gang, self._group = gangs.meant(self._cluster, self._pods)
+        self._minimum = self._gang.minimum
         self._bound = gangs.here(self._cluster, gang.key, ground.engine.nominations.doomed)
+        self._bound += self._group.ended if self._group else 0
         self._missing = max(self._minimum - self._bound, 1)
         ground.release(*self._pods)
 
     def explain(self, pod: Pod) -> Explanation:
         version = self._cluster.version
+        unclear = gangs.unclear(self._gang, self._group)
+        if unclear:
+            state = GangState(self._gang.key, self._minimum, self._bound, len(self._pods), 0)
+            return Explanation(
+                version=version, pod=pod.key, state="waits", ok=False, message=unclear, gang=state
+            )
         placed = self._placed(self._missing)
         count = len(placed.placements)
         state = GangState(self._gang.key, self._minimum, self._bound, len(self._pods), count)
@@ -47,13 +56,13 @@ class Members:
         )
         if len(self._pods) < self._missing:
             there = self._bound + len(self._pods)
-            words = f"gang {self._gang.key} is not complete"
+            words = f"{self._gang.title} is not complete"
             message = f"{words}: {there} of {self._minimum} members are here"
             return replace(said, message=message, suggestions=tuple(self._smaller(count)))
         if placed.ok and self._ground.yields(pod):
-            return replace(said, message=f"gang {self._gang.key}: {KEPT}")
+            return replace(said, message=f"{self._gang.title}: {KEPT}")
         if placed.ok:
-            fit = f"gang {self._gang.key}: {self._bound + count} of {self._minimum} members fit"
+            fit = f"{self._gang.title}: {self._bound + count} of {self._minimum} members fit"
             node = next((p.node for p in placed.placements if p.pod.uid == pod.uid), "")
             message = f"{fit}: it waits for its turn"
             return replace(said, state="fits", ok=True, message=message, node=node)
@@ -70,14 +79,19 @@ class Members:
 
     def _sentence(self, refusal: Refusal, count: int) -> str:
         fit = self._bound + count
-        more = f"gang {self._gang.key}: {fit} of {self._minimum} members fit."
+        where = together(self._gang)
+        more = f"{self._gang.title}: {fit} of {self._minimum} members fit{where}."
         if self._ground.engine.nominations.waits(self._gang.key):
             more = f"{more} preemption: {TERMINATING}"
+        if self._gang.key in self._ground.engine.reservations:
+            more = f"{more} {kept_words(self._missing)}"
         return replace(refusal, more=more).sentence
 
     def _placed(self, enough: int) -> gangs.Placed:
         with self._cluster.trial():
-            return gangs.place(self._ground.verdicts, self._pods, enough, keep=True)
+            return gangs.place(
+                self._ground.verdicts, self._pods, enough, keep=True, gang=self._gang
+            )
 
     def _first(self, placed: gangs.Placed) -> str:
         return placed.placements[0].node
@@ -160,7 +174,9 @@ class Members:
         members = [daring(pod) for pod in self._pods]
         with self._cluster.trial():
             ground = self._ground
-            found = gang_room.plan(ground.verdicts, ground.preemption, members, self._missing)
+            found = gang_room.plan(
+                ground.verdicts, ground.preemption, members, self._missing, self._gang
+            )
         return [] if isinstance(found, str) else [victim.pod for victim in found.victims]
 
     def _without(self, pods: Sequence[Pod]) -> gangs.Placed | None:

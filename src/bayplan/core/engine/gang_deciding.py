@@ -1,39 +1,57 @@
 """Deciding about a gang: all its members that wait, on one trial.
 
-Members that are placed already count. Where the rest does not fit, others may go for it: then every
-member keeps the place that it would have, until they are gone.
+Members that are placed already count, and those that have done their work, as far as the object
+that says what the gang is tells of them. Where the rest does not fit, others may go for it: then
+every member keeps the place that it would have, until they are gone. A gang that nobody goes for
+and that has waited for long gets places nonetheless (`reservations`).
 """
 
+import math
 from collections.abc import Hashable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.engine import gang_room, gangs, placing
-from bayplan.core.engine.alike import gang_key
 from bayplan.core.engine.gang_room import GangPlan
 from bayplan.core.engine.preempting import KEPT, Preempting, Rooms
 from bayplan.core.engine.preemption import NEVER, TERMINATING
+from bayplan.core.engine.reservations import Reservations, Wish
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.groups import Patience, PodGroup
+from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.verdicts import EventKind, Refusal, Tally
-from bayplan.core.state.waiting import Group, Waiter
+from bayplan.core.state.waiting import Group, Waiter, gang_key
 
 INCOMPLETE = "members of the gang are missing"
+RESERVED = "places are kept for the gang"
+GAP = "less is free than the gang's minResources"
 INCOMPLETE_S = 1.0  # members are told so when others are still missing by then
-TIMEOUT_S = 300.0  # a gang that is placed in part is given up then; kube-scheduler waits as long
 
 
 class Turn(Struct, frozen=True):
     """A gang whose turn it is."""
 
-    key: str
+    gang: Gang
+    said: PodGroup | None  # the object that says what it is
     group: Group
     members: tuple[Waiter, ...]  # those that wait, in order
-    here: int  # members that are placed
-    minimum: int
+    running: int  # members that are placed
     verdicts: Verdicts
+
+    @property
+    def key(self) -> str:
+        return self.gang.key
+
+    @property
+    def minimum(self) -> int:
+        return self.gang.minimum
+
+    @property
+    def here(self) -> int:
+        """Members that are placed, or need no place any more."""
+        return self.running + (self.said.ended if self.said else 0)
 
     @property
     def missing(self) -> int:
@@ -46,19 +64,23 @@ class Turn(Struct, frozen=True):
 
 
 class GangDeciding:
-    def __init__(self, rooms: Rooms, preempting: Preempting) -> None:
+    def __init__(
+        self, rooms: Rooms, preempting: Preempting, reservations: Reservations, patience: Patience
+    ) -> None:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
         self._nominations, self._queue = rooms.nominations, rooms.queue
-        self._preempting = preempting
+        self._preempting, self._reservations = preempting, reservations
+        self._patience = patience
         # What became of gangs, by shape, as long as the cluster stays as it is.
         self._refused: dict[Hashable, tuple[gangs.Placed, str | None]] = {}
         self._version = -1
 
     def decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         turn = self._turn(waiter)
-        if len(turn.members) < turn.missing:
-            return self._incomplete(turn, now)
+        why = self._unclear(turn)
+        if why is not None:
+            return self._put_off(turn, *why, now)
         shape = self._shape(turn)
         known = self._refused.get(shape) if self._version == self._cluster.version else None
         if known is not None:  # an equal one was refused a moment ago, and nothing has happened
@@ -66,9 +88,12 @@ class GangDeciding:
         promised = self._preempting.promised(turn.pods)
         with self._cluster.trial() as trial:  # places that are kept for members are theirs
             homes = self._homes(turn)
-            placed = gangs.place(turn.verdicts, turn.pods, turn.missing, homes, keep=True)
+            short = self._gap(turn)
+            placed = gangs.place(
+                turn.verdicts, turn.pods, turn.missing, homes, keep=True, gang=turn.gang
+            )
             harmless = self._preempting.stand(promised)
-            if placed.ok and harmless:
+            if placed.ok and harmless and short is None:
                 trial.keep()
         if not placed.ok:
             plan = self._plan(turn)
@@ -77,8 +102,10 @@ class GangDeciding:
             return self._refuse(turn, placed, plan, now)
         if not harmless:
             return self._told(turn, self._preempting.kept(), now)
+        if short is not None:
+            return self._give_up(turn, now) + self._told(turn, short, now)
         effects: list[do.Effect] = []
-        turn.group.since = -1.0
+        turn.group.since = turn.group.partial = turn.group.refused = -1.0
         self._unkeep(turn, now)  # some may be elsewhere
         for placement in placed.placements:
             self._queue.assume(self._queue.dequeue(placement.pod.uid))
@@ -93,10 +120,9 @@ class GangDeciding:
         assert pod.gang is not None
         _, group = self._waiting.pods[pod.uid]
         members = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
-        minimum = max(each.pod.gang.minimum for each in members if each.pod.gang is not None)
-        here = gangs.here(self._cluster, pod.gang.key, self._nominations.doomed)
-        verdicts = self._verdicts[pod.scheduler]
-        return Turn(pod.gang.key, group, tuple(members), here, minimum, verdicts)
+        gang, said = gangs.meant(self._cluster, (member.pod for member in members))
+        running = gangs.here(self._cluster, gang.key, self._nominations.doomed)
+        return Turn(gang, said, group, tuple(members), running, self._verdicts[pod.scheduler])
 
     def _homes(self, turn: Turn) -> dict[str, int]:
         return {
@@ -107,22 +133,48 @@ class GangDeciding:
 
     # ---- refusals
 
-    def _incomplete(self, turn: Turn, now: float) -> list[do.Effect]:
-        """The others are perhaps on their way: nobody is told for a moment."""
+    def _unclear(self, turn: Turn) -> tuple[str, str] | None:
+        """Why it cannot be tried, in full and in short: what it is cannot be said, or not all are
+        here."""
+        why = gangs.unclear(turn.gang, turn.said)
+        if why:
+            return why, why
+        if len(turn.members) >= turn.missing:
+            return None
         there = turn.here + len(turn.members)
-        text = f"gang {turn.key} is not complete: {there} of {turn.minimum} members are here"
-        text += self._elsewhere(turn)
-        tallies = {INCOMPLETE: Tally(0, ())}
+        text = f"{turn.gang.title} is not complete: {there} of {turn.minimum} members are here"
+        return text + self._elsewhere(turn), INCOMPLETE
+
+    def _put_off(self, turn: Turn, why: str, reason: str, now: float) -> list[do.Effect]:
+        """What is missing is perhaps on its way: nobody is told for a moment."""
+        tallies = {reason: Tally(0, ())}
         # Another scheduler may place one, or one that was to go stays, or its node appears.
         helped = frozenset({EventKind.POD_PLACED, EventKind.POD_GONE, EventKind.NODE_ADDED})
-        refusal = Refusal(text, tallies, helped, self._cluster.version)
+        refusal = Refusal(why, tallies, helped, self._cluster.version)
         self._unkeep(turn, now)
+        turn.group.refused = -1.0
         if turn.group.since < 0:
             turn.group.since = now
         if now < turn.group.since + INCOMPLETE_S:
             self._waiting.sleep(turn.group, refusal, turn.group.since + INCOMPLETE_S)
             return []
-        return self._told(turn, refusal, now)
+        return self._give_up(turn, now) + self._told(turn, refusal, now)
+
+    def _gap(self, turn: Turn) -> Refusal | None:
+        """What is free on all nodes together is less than its object asks for."""
+        if turn.said is None or not turn.said.resources:
+            return None
+        free = gangs.free(self._cluster, turn.key)
+        short = [
+            f"{asked}{unit} {name}, and {free.get(name, 0)}{unit} are free"
+            for name, asked in turn.said.resources
+            for unit in ("m" if name == "cpu" else "",)
+            if asked > free.get(name, 0)
+        ]
+        if not short:
+            return None
+        text = f"{turn.gang.title}: minResources asks for {'; '.join(short)} on all nodes together"
+        return Refusal(text, {GAP: Tally(0, ())}, frozenset(EventKind), self._cluster.version)
 
     def _elsewhere(self, turn: Turn) -> str:
         """Members that another of our profiles has, which will never meet these."""
@@ -133,6 +185,15 @@ class GangDeciding:
                 counts.append(f"{len(group.members)} more have schedulerName {name}")
         return f"; {', '.join(counts)}, and a gang needs one" if counts else ""
 
+    def _by(self, turn: Turn) -> float:
+        """When it is tried again at the latest."""
+        times = [math.inf]
+        if turn.group.partial >= 0:
+            times.append(turn.group.partial + self._timeout_s(turn))
+        if turn.group.refused >= 0 and turn.key not in self._reservations:
+            times.append(turn.group.refused + self._patience.reserve_s)
+        return min(times)
+
     def _unkeep(self, turn: Turn, now: float) -> None:
         kept = [pod.uid for pod in turn.pods if self._nominations.forget(pod.uid)]
         if kept:
@@ -141,7 +202,8 @@ class GangDeciding:
     def _told(self, turn: Turn, refusal: Refusal, now: float) -> list[do.Effect]:
         """To those who do not know it yet; and who has lost the place that it was told of hears
         that."""
-        news = {member.pod.uid for member in self._waiting.refuse_gang(turn.group, refusal, now)}
+        found = self._waiting.refuse_gang(turn.group, refusal, now, max(self._by(turn), now + 1))
+        news = {member.pod.uid for member in found}
         effects: list[do.Effect] = []
         for member in turn.group.members.values():
             lost = self._has_lost(member.pod)
@@ -166,7 +228,8 @@ class GangDeciding:
             if pod.uid in self._nominations.owners:
                 return None
         members = tuple((pod.row, pod.priority, pod.preempts) for pod in turn.pods)
-        return (turn.verdicts.profile.name, turn.missing, members)
+        topology = (turn.gang.within, turn.gang.across)
+        return (turn.verdicts.profile.name, turn.missing, members, topology)
 
     def _remember(self, shape: Hashable, placed: gangs.Placed, plan: str | None) -> None:
         if self._version != self._cluster.version:
@@ -180,35 +243,61 @@ class GangDeciding:
         why = placed.refusal
         assert why is not None
         count = turn.here + len(placed.placements)
-        more = f"gang {turn.key}: {count} of {turn.minimum} members fit."
+        more = f"{turn.gang.title}: {count} of {turn.minimum} members fit{together(turn.gang)}."
         if isinstance(plan, GangPlan):
             return self._preempt(turn, plan, replace(why, more=more), now)
         if plan is not None:
             more = f"{more} preemption: {plan}"
-        effects = self._given_up(turn, now)
+        effects = self._give_up(turn, now)
+        if plan != TERMINATING and self._reserve(turn, now):
+            more = f"{more} {kept_words(turn.missing)}"
+            why = replace(why, tallies=why.tallies | {RESERVED: Tally(0, ())})
         return effects + self._told(turn, replace(why, more=more), now)
 
-    def _given_up(self, turn: Turn, now: float) -> list[do.Effect]:
+    def _timeout_s(self, turn: Turn) -> float:
+        return turn.gang.timeout_s or self._patience.timeout_s
+
+    def _give_up(self, turn: Turn, now: float) -> list[do.Effect]:
         """Members that have run without the others for too long make room, if somebody would make
         them anew."""
-        group = turn.group
-        if not turn.here or turn.here >= turn.minimum:
-            group.since = -1.0
-            if not self._nominations.waits(turn.key):
+        group, timeout_s = turn.group, self._timeout_s(turn)
+        if not turn.running or turn.here >= turn.minimum:
+            group.partial = -1.0
+            if not self._nominations.waits(turn.key) and turn.key not in self._reservations:
                 self._unkeep(turn, now)
             return []
-        if group.since < 0:
-            group.since = now
-        if now < group.since + TIMEOUT_S:
+        if group.partial < 0:
+            group.partial = now
+        if now < group.partial + timeout_s:
             return []
-        group.since = now
+        group.partial = now
         self._unkeep(turn, now)
         members = [self._cluster.pods[uid].pod for uid in self._cluster.census.gangs[turn.key]]
-        words = f"gang {turn.key}: {turn.here} of {turn.minimum} members have a place"
+        words = f"{turn.gang.title}: {turn.here} of {turn.minimum} members have a place"
         going = [pod for pod in members if pod.controlled and not pod.terminating]
-        why = f"{words} for {TIMEOUT_S:.0f} s, which is too few"
+        why = f"{words} for {timeout_s:.0f} s, which is too few"
         report = do.Report(f"{words}; {len(going)} of them are evicted")
         return [report, *(do.Evict(pod, why) for pod in going)]
+
+    def _reserve(self, turn: Turn, now: float) -> bool:
+        """Whether places are kept for the gang, which may have waited for long enough."""
+        group, patience_s = turn.group, self._patience.reserve_s
+        if turn.here >= turn.minimum:
+            return False
+        if group.refused < 0:
+            group.refused = now
+        if now < group.refused + patience_s:
+            return False
+        wish = Wish(turn.gang, group, turn.pods, turn.missing, turn.verdicts)
+        if turn.key in self._reservations and self._reservations.stands(wish):
+            return True
+        if turn.key in self._reservations:
+            self._unkeep(turn, now)
+        if not self._reservations.may_reserve(wish):
+            return False
+        for uid in self._reservations.reserve(wish):
+            self._waiting.rouse(uid, now)
+        return turn.key in self._reservations
 
     # ---- others go for it
 
@@ -224,7 +313,7 @@ class GangDeciding:
         with self._cluster.trial():
             self._homes(turn)
             preemption = self._preemption[turn.pods[0].scheduler]
-            plan = gang_room.plan(turn.verdicts, preemption, turn.pods, turn.missing)
+            plan = gang_room.plan(turn.verdicts, preemption, turn.pods, turn.missing, turn.gang)
             if isinstance(plan, GangPlan) and not self._preempting.stand(promised):
                 return KEPT
         return plan
@@ -256,3 +345,13 @@ class GangDeciding:
             if node is not None or member.pod.uid in news:
                 effects.append(do.Refuse(member.pod, refusal, node))
         return effects
+
+
+def together(gang: Gang) -> str:
+    """Where they must be, in words."""
+    within = f" in one {gang.within}" if gang.within else ""
+    return within + (f" evenly across {gang.across}" if gang.across else "")
+
+
+def kept_words(places: int) -> str:
+    return f"{places} places are kept for it until the pods there end."

@@ -4,7 +4,7 @@ Member by member, each as if it came alone; in the end whoever is in nobody's wa
 is proven, and nobody can be spared for the places that were chosen; other places may cost less.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -13,7 +13,8 @@ from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model.effects import Placement
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import Gang, Pod
+from bayplan.core.state.arrays import Mask
 from bayplan.core.state.removable import importance
 
 
@@ -30,11 +31,26 @@ class GangPlan(Struct, frozen=True):
 
 
 def plan(
-    verdicts: Verdicts, preemption: Preemption, pods: Sequence[Pod], missing: int
+    verdicts: Verdicts,
+    preemption: Preemption,
+    pods: Sequence[Pod],
+    missing: int,
+    gang: Gang | None = None,
 ) -> GangPlan | str:
     """Places `missing` of the pods and removes whoever must go; or says why that does not help. To
-    be called inside a trial."""
-    room = _Room(verdicts, preemption)
+    be called inside a trial. `gang`: as in gangs.place. Where all must be in one domain, the first
+    that will do is taken."""
+    found: GangPlan | str = ""
+    for within in gangs.domains(verdicts, pods, missing, gang):
+        with verdicts.cluster.trial() as trial:
+            found = _planned(_Room(verdicts, preemption, gang, within), pods, missing) or found
+            if isinstance(found, GangPlan):
+                trial.keep()
+                break
+    return found
+
+
+def _planned(room: "_Room", pods: Sequence[Pod], missing: int) -> GangPlan | str:
     why = ""
     for left, pod in zip(range(len(pods), 0, -1), pods, strict=True):
         if len(room.placements) == missing:
@@ -46,8 +62,15 @@ def plan(
 
 
 class _Room:
-    def __init__(self, verdicts: Verdicts, preemption: Preemption) -> None:
+    def __init__(
+        self,
+        verdicts: Verdicts,
+        preemption: Preemption,
+        gang: Gang | None,
+        within: Mask | None,
+    ) -> None:
         self._verdicts, self._preemption = verdicts, preemption
+        self._gang, self._within = gang, within
         self._cluster = verdicts.cluster
         self.placements: list[Placement] = []
         self._victims: dict[str, Victim] = {}  # by uid
@@ -55,10 +78,11 @@ class _Room:
     def make(self, pod: Pod) -> str:
         """Places the member, without those who must go for it; or says why it cannot be."""
         cluster = self._cluster
-        placed = gangs.place(self._verdicts, [pod], 1, keep=True)
+        placed = self._placed(pod, {})
         if not placed.ok:
             with asking(self._verdicts, pod) as ask:
-                found = self._preemption.plan(ask)
+                within = gangs.allowed(self._verdicts, ask, self._gang, self._within)
+                found = self._preemption.plan(ask, within)
             if isinstance(found, str):
                 return found
             row = cluster.rows[found.node]
@@ -66,43 +90,58 @@ class _Room:
             for each in found.gone:
                 self._victims[each.uid] = Victim(each, cluster.name(cluster.pods[each.uid].row))
                 cluster.remove(each.uid)
-            placed = gangs.place(self._verdicts, [pod], 1, {pod.uid: row}, keep=True)
+            placed = self._placed(pod, {pod.uid: row})
         assert placed.ok, f"the plan for {pod.key} was proven"
         self.placements += placed.placements
         return ""
 
-    def plan(self) -> GangPlan:
-        """Without those whose place nobody took in the end; gangs go, or stay, together."""
-        concerning = self._cluster.terms.concerning
-        pods = [placed.pod for placed in self.placements]
-        everywhere = any(
-            pod.terms is not None or pod.row.partitions or concerning(pod) for pod in pods
+    def _placed(self, pod: Pod, homes: Mapping[str, int]) -> gangs.Placed:
+        return gangs.place(
+            self._verdicts, [pod], 1, homes, keep=True, gang=self._gang, within=self._within
         )
-        going: list[Victim] = []
-        for unit in _units(self._victims).values():
-            nodes = {victim.node for victim in unit}
-            near = [each for each in self.placements if everywhere or each.node in nodes]
-            with self._cluster.trial() as trial:
-                for victim in unit:
-                    self._cluster.place(victim.pod, victim.node)
-                if all(map(self._stands, near)):
-                    trial.keep()
-                else:
-                    going += unit
-        return GangPlan(tuple(self.placements), tuple(going))
 
-    def _stands(self, placed: Placement) -> bool:
-        """Whether the member would still fit where it is."""
-        with self._cluster.trial():
-            self._cluster.remove(placed.pod.uid)
-            with asking(self._verdicts, placed.pod) as ask:
-                return self._verdicts.takes(ask, self._cluster.rows[placed.node])
+    def plan(self) -> GangPlan:
+        return spared(self._verdicts, self.placements, self._victims.values())
 
 
-def _units(victims: Mapping[str, Victim]) -> dict[str, list[Victim]]:
+def spared(
+    verdicts: Verdicts, placements: Sequence[Placement], victims: Iterable[Victim]
+) -> GangPlan:
+    """Without those whose place nobody took in the end; gangs go, or stay, together. To be called
+    in the trial where the members have their places and the victims are gone."""
+    cluster = verdicts.cluster
+    concerning = cluster.terms.concerning
+    pods = [placed.pod for placed in placements]
+    everywhere = any(pod.terms is not None or pod.row.partitions or concerning(pod) for pod in pods)
+    on: dict[str, list[Placement]] = {}
+    for placed in placements:
+        on.setdefault(placed.node, []).append(placed)
+    going: list[Victim] = []
+    for unit in _units(victims).values():
+        nodes = dict.fromkeys(victim.node for victim in unit)
+        near = placements if everywhere else [each for node in nodes for each in on.get(node, ())]
+        with cluster.trial() as trial:
+            for victim in unit:
+                cluster.place(victim.pod, victim.node)
+            if all(_stands(verdicts, each) for each in near):
+                trial.keep()
+            else:
+                going += unit
+    return GangPlan(tuple(placements), tuple(going))
+
+
+def _stands(verdicts: Verdicts, placed: Placement) -> bool:
+    """Whether the member would still fit where it is."""
+    with verdicts.cluster.trial():
+        verdicts.cluster.remove(placed.pod.uid)
+        with asking(verdicts, placed.pod) as ask:
+            return verdicts.takes(ask, verdicts.cluster.rows[placed.node])
+
+
+def _units(victims: Iterable[Victim]) -> dict[str, list[Victim]]:
     """The most important first."""
     units: dict[str, list[Victim]] = {}
-    for victim in sorted(victims.values(), key=lambda each: importance(each.pod)):
+    for victim in sorted(victims, key=lambda each: importance(each.pod)):
         gang = victim.pod.gang
         units.setdefault(victim.pod.uid if gang is None else gang.key, []).append(victim)
     return units

@@ -8,28 +8,35 @@ without terms the first way is exact.
 A gang may prefer nodes that agree in a label (one node, one rack, one zone). Of the domains that
 have room by their amounts, the tightest are tried first, and at most MOST_DOMAINS. There is no
 clock here, so what bounds the time is a count: no domain is begun after MOST_TRIES placements,
-which take about 50 ms. A trial once begun is finished.
+which take about 50 ms. A trial once begun is finished. Where one domain is a must, all that may
+have room are tried, until many more placements were. Within all that, members can be spread
+(`evenly`).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from bayplan.core.engine import explain, placing
+from bayplan.core.engine.evenly import Evenly
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import REFUSED, Verdicts
 from bayplan.core.model.effects import Placement
-from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import Refusal
+from bayplan.core.model.groups import PodGroup
+from bayplan.core.model.pods import Gang, Pod
+from bayplan.core.model.verdicts import EventKind, Refusal, Tally
 from bayplan.core.plugins.hooks import Ask
-from bayplan.core.state.arrays import Ints, Mask
+from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.demand import NOT_ASKED
 from bayplan.core.state.view import View
 
 MOST_DOMAINS = 8
 MOST_TRIES = 512  # placements before the last domain is begun; 0.1 ms each
+MOST_TRIES_OF_A_MUST = 4096
+ELSEWHERE = "node(s) didn't match the gang's topology"
 MOST_STEPS = 400  # of the search
 MOST_SEARCHED = 64  # members; larger gangs are not searched for
 BRANCHES = 6  # nodes that it tries for each member
@@ -50,12 +57,60 @@ def place(
     homes: Mapping[str, int] | None = None,
     *,
     keep: bool = False,
+    gang: Gang | None = None,
+    within: Mask | None = None,
 ) -> Placed:
     """Places at least `minimum` of the pods, or none. To be called inside a trial.
 
-    `homes`: by uid the row where a pod goes if it can. `keep`: as in Verdicts.best.
+    `homes`: by uid the row where a pod goes if it can. `keep`: as in Verdicts.best. `gang`: what
+    its members have in common, if not each says so itself. `within`: rows that come into question.
     """
-    return _Placing(verdicts, pods, minimum, keep).place(homes or {})
+    placing = _Placing(verdicts, pods, minimum, keep, gang or pods[0].gang, homes or {})
+    return placing.place(within)
+
+
+def domains(
+    verdicts: Verdicts, pods: Sequence[Pod], minimum: int, gang: Gang | None
+) -> list[Mask | None]:
+    """Where all members must be in one domain: the rows of each, the roomiest first, and no more
+    than MOST_DOMAINS. Otherwise wherever they want (None)."""
+    if gang is None or not gang.within:
+        return [None]
+    return list(_Placing(verdicts, pods, minimum, True, gang, {}).domains())
+
+
+def allowed(verdicts: Verdicts, ask: Ask, gang: Gang | None, within: Mask | None) -> Mask | None:
+    """The rows of `within` where the next member may be, whoever is there; None: anywhere."""
+    if gang is None or not (gang.within or gang.across):
+        return within
+    return _Placing(verdicts, [ask.pod], 1, True, gang, {}).allowed(ask, within)
+
+
+def meant(cluster: Cluster, pods: Iterable[Pod]) -> tuple[Gang, PodGroup | None]:
+    """The gang of the members, and the object that says what it is. Where they say so themselves,
+    the word with the largest minimum counts."""
+    said = max((pod.gang for pod in pods if pod.gang is not None), key=lambda each: each.minimum)
+    group = cluster.groups.get(said.key) if said.grouped else None
+    return (said if group is None else group.gang), group
+
+
+def unclear(gang: Gang, group: PodGroup | None) -> str:
+    """Why nobody can say what the gang is; empty if somebody can."""
+    if group is not None:
+        return group.wrong
+    return f"{gang.title} does not exist" if gang.grouped else ""
+
+
+def free(cluster: Cluster, key: str) -> dict[str, int]:
+    """By resource what nodes that take pods have left, all together; what members of the gang have
+    counts as left."""
+    rows = cluster.alive[: cluster.height] & ~cluster.unschedulable[: cluster.height]
+    left = np.maximum(cluster.free[: cluster.height][rows], 0).sum(axis=0)
+    for uid in cluster.census.gangs.get(key, ()):
+        resident = cluster.pods[uid]
+        if rows[resident.row]:
+            left = left + cluster.demand(resident.pod.row).take[: len(left)]
+    return {name: int(left[at]) for name, at in cluster.resource_columns.items()}
 
 
 def here(cluster: Cluster, key: str, doomed: Collection[str]) -> int:
@@ -65,11 +120,24 @@ def here(cluster: Cluster, key: str, doomed: Collection[str]) -> int:
 
 
 class _Placing:
-    def __init__(self, verdicts: Verdicts, pods: Sequence[Pod], minimum: int, keep: bool) -> None:
+    def __init__(
+        self,
+        verdicts: Verdicts,
+        pods: Sequence[Pod],
+        minimum: int,
+        keep: bool,
+        gang: Gang | None,
+        homes: Mapping[str, int],
+    ) -> None:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self._pods, self._minimum, self._keep = pods, minimum, keep
-        self._homes: Mapping[str, int] = {}
+        self._gang, self._homes = gang or Gang(""), homes
+        members = self._cluster.census.gangs.get(self._gang.key, {})
+        self._there = [self._cluster.pods[uid].row for uid in members]  # rows of members
+        self._evenly = self._spreading()
         self._tries = self._steps = 0
+        self._enough = minimum  # of the search
+        self._within: Mask | None = None
         self._refusal: Refusal | None = None  # of the first way to try
         rows = {pod.row for pod in pods}
         self._alike = len(rows) == 1 and not any(self._has_terms(pod) for pod in pods)
@@ -77,27 +145,67 @@ class _Placing:
     def _has_terms(self, pod: Pod) -> bool:
         return pod.terms is not None or bool(self._cluster.terms.concerning(pod))
 
-    def place(self, homes: Mapping[str, int]) -> Placed:
-        self._homes = homes
-        gang = self._pods[0].gang
-        if gang is not None and len(self._pods) > 1 and not homes:
-            for key in gang.near:
-                for within in self._domains(key, gang.key):
-                    found = self._attempt(self._pods, len(self._pods), within)
+    def _spreading(self) -> Evenly | None:
+        key = self._gang.across or self._gang.spread
+        if not key:
+            return None
+        return Evenly(self._verdicts, key, self._there, must=bool(self._gang.across))
+
+    def place(self, within: Mask | None) -> Placed:
+        if self._gang.within:
+            return self._placed(self._in_one(within))
+        near = self._near_each_other(within)
+        return self._placed(near or self._wherever(within, self._minimum, explains=True))
+
+    def _in_one(self, within: Mask | None) -> dict[str, Placement]:
+        """All in one domain: where all fit, near each other if they can be, else where enough."""
+        domains = list(self._required(within))
+        for rows in domains:
+            found = self._near_each_other(rows)
+            if found:
+                return found
+        for enough in dict.fromkeys((len(self._pods), self._minimum)):
+            for rows in domains:
+                found = self._wherever(rows, enough)
+                if len(found) >= enough:
+                    return found
+                if self._tries >= MOST_TRIES_OF_A_MUST:
+                    break
+        nowhere: Mask = np.zeros(max(self._cluster.height, 1), dtype=np.bool_)
+        best = domains[0] if domains else nowhere
+        return self._attempt(self._pods, self._minimum, best, explains=True)
+
+    def _near_each_other(self, within: Mask | None) -> dict[str, Placement]:
+        """All of them, or none."""
+        if len(self._pods) > 1 and not self._homes:
+            for key in self._gang.near:
+                for rows in self._near(key, within):
+                    found = self._attempt(self._pods, len(self._pods), rows)
                     if len(found) == len(self._pods):
-                        return self._placed(found)
-        found = self._attempt(self._pods, self._minimum, None, explains=True)
-        if len(found) < self._minimum and not self._alike:
+                        return found
+        return {}
+
+    def _wherever(
+        self, within: Mask | None, enough: int, *, explains: bool = False
+    ) -> dict[str, Placement]:
+        found = self._attempt(self._pods, enough, within, explains=explains)
+        if len(found) < enough and not self._alike:
             by_size = sorted(self._pods, key=self._size, reverse=True)
-            found = self._attempt(by_size, self._minimum, None, tight=True) or found
-            if len(found) < self._minimum and len(self._pods) <= MOST_SEARCHED:
-                found = self._search(by_size) or found
-        return self._placed(found)
+            found = self._attempt(by_size, enough, within, tight=True) or found
+            if len(found) < enough and len(self._pods) <= MOST_SEARCHED:
+                found = self._search(by_size, enough, within) or found
+        return found
 
     def _placed(self, found: Mapping[str, Placement]) -> Placed:
         ok = len(found) >= self._minimum
         in_order = tuple(found[pod.uid] for pod in self._pods if pod.uid in found)
-        return Placed(in_order, None if len(found) == len(self._pods) else self._refusal, ok)
+        left = next((pod for pod in self._pods if pod.uid not in found), None)
+        if left is None:
+            return Placed(in_order, None, ok)
+        if self._refusal is None:
+            with asking(self._verdicts, left) as ask:
+                self._refusal = self._why(ask)
+        return Placed(in_order, self._refusal, ok)
 
     def _size(self, pod: Pod) -> float:
         """The largest part that it takes of what the largest node has."""
@@ -130,13 +238,19 @@ class _Placing:
                 placed = self._one(pod, within, tight, explains)
                 if placed is not None:
                     found[pod.uid] = placed
+                    self._count(placed, 1)
                 elif not self._has_terms(pod):
                     hopeless.add(pod.row)
             if len(found) >= enough:
                 trial.keep()
-            elif not explains:
-                return {}
-        return found
+                return found
+        for placed in found.values():
+            self._count(placed, -1)
+        return found if explains else {}
+
+    def _count(self, placed: Placement, sign: int) -> None:
+        if self._evenly is not None:
+            self._evenly.add(self._cluster.rows[placed.node], sign)
 
     def _one(self, pod: Pod, within: Mask | None, tight: bool, explains: bool) -> Placement | None:
         self._tries += 1
@@ -152,9 +266,24 @@ class _Placing:
                 if placing.reserve(self._cluster, profile, ask, placed) is None:
                     return placed
             if explains and self._refusal is None:
-                version = self._cluster.version
-                self._refusal = explain.refusal(self._verdicts, ask, version)
+                self._refusal = self._why(ask)
         return None
+
+    def _why(self, ask: Ask) -> Refusal:
+        """With the nodes that would take it, were they where its gang is."""
+        refusal = explain.refusal(self._verdicts, ask, self._cluster.version)
+        verdict = self._verdicts.refusals(ask, View(self._cluster))
+        rows = np.flatnonzero(verdict >= 0)
+        if not len(rows):
+            return refusal
+        shown = tuple(sorted(map(self._cluster.name, rows[: explain.SHOWN_NODES].tolist())))
+        tallies = refusal.tallies | {ELSEWHERE: Tally(len(rows), shown)}
+        return Refusal(
+            explain.message(self._cluster.node_count, tallies),
+            tallies,
+            frozenset(EventKind),
+            refusal.version,
+        )
 
     def _verdict(self, ask: Ask, within: Mask | None) -> Ints:
         """Per row of the cluster."""
@@ -165,6 +294,8 @@ class _Placing:
             verdict = whole
         if within is not None:
             verdict = np.where(within[: len(verdict)], verdict, REFUSED)
+        if self._evenly is not None:
+            verdict = self._evenly.narrowed(ask, verdict, within)
         return verdict if len(verdict) else np.full(1, REFUSED)
 
     def _tightest(self, ask: Ask, verdict: Ints) -> list[int]:
@@ -182,26 +313,59 @@ class _Placing:
 
     # ---- domains
 
-    def _domains(self, key: str, gang: str) -> Iterator[Mask]:
+    def _near(self, key: str, within: Mask | None) -> Iterator[Mask]:
         """The nodes that agree in a label: where members are already, then the tightest."""
         column, codes = View(self._cluster).labels(key)
-        bound = self._bound(codes, len(column.values))
-        members = self._cluster.census.gangs.get(gang, {})
-        here = {int(codes[self._cluster.pods[uid].row]) for uid in members}
+        bound = self._bound(codes, len(column.values), within)
+        here = {int(codes[row]) for row in self._there}
         enough = [code for code in range(1, len(bound)) if bound[code] >= 1]
         enough.sort(key=lambda code: (code not in here, bound[code], code))
         for code in enough[:MOST_DOMAINS]:
             if self._tries >= MOST_TRIES:
                 return
-            yield codes == code
+            yield _both(codes == code, within)
 
-    def _bound(self, codes: Ints, count: int) -> list[float]:
+    def domains(self) -> Iterator[Mask]:
+        column, codes = View(self._cluster).labels(self._gang.within)
+        some = list(self._required(None))[:MOST_DOMAINS]
+        yield from some
+        taken = {int(codes[rows.argmax()]) for rows in some if rows.any()}
+        if not self._there:
+            others = [code for code in range(1, len(column.values)) if code not in taken]
+            yield from (codes == code for code in others[: MOST_DOMAINS - len(some)])
+
+    def allowed(self, ask: Ask, within: Mask | None) -> Mask:
+        height = max(self._cluster.height, 1)
+        rows = np.ones(height, dtype=np.bool_) if within is None else within[:height].copy()
+        if self._gang.within and self._there:
+            rows &= next(self._required(None), rows & False)
+        if self._evenly is not None and self._gang.across:
+            whole = np.where(rows, 0, REFUSED)
+            rows = self._evenly.narrowed(ask, whole, within) >= 0
+        return rows
+
+    def _required(self, within: Mask | None) -> Iterator[Mask]:
+        """The nodes that agree in the label that all members must agree in: those that have room
+        for all, the tightest first, then the others, the roomiest first. Where members are, or
+        places are kept for them, there the others must be as well."""
+        column, codes = View(self._cluster).labels(self._gang.within)
+        there = Counter(int(codes[row]) for row in self._there or self._homes.values())
+        del there[0]
+        if self._there and there:
+            yield _both(codes == there.most_common(1)[0][0], within)
+            return
+        bound = self._bound(codes, len(column.values), within)
+        some = [code for code in range(1, len(bound)) if bound[code] > 0]
+        some.sort(key=lambda c: (-there[c], bound[c] < 1, bound[c] if bound[c] >= 1 else -bound[c]))
+        yield from (_both(codes == code, within) for code in some)
+
+    def _bound(self, codes: Rows, count: int, within: Mask | None) -> list[float]:
         """Per domain how many times over the members would fit at most, by their amounts."""
         least = np.full(count, np.inf)
         for row in dict.fromkeys(pod.row for pod in self._pods):
             members = [pod for pod in self._pods if pod.row == row]
             with asking(self._verdicts, members[0]) as ask:
-                feasible = self._verdict(ask, None)[: self._cluster.height] >= 0
+                feasible = self._verdict(ask, within)[: self._cluster.height] >= 0
             asked = np.flatnonzero(ask.demand.take * (ask.demand.need != NOT_ASKED) > 0)
             free = self._cluster.free[: self._cluster.height, asked]
             times = np.where(feasible, (free // ask.demand.take[asked]).min(axis=1), 0)
@@ -212,9 +376,12 @@ class _Placing:
 
     # ---- taking choices back
 
-    def _search(self, pods: Sequence[Pod]) -> dict[str, Placement]:
-        """A bounded search for places for `minimum` of the pods, the largest first."""
+    def _search(
+        self, pods: Sequence[Pod], enough: int, within: Mask | None
+    ) -> dict[str, Placement]:
+        """A bounded search for places for `enough` of the pods, the largest first."""
         found: dict[str, Placement] = {}
+        self._enough, self._within = enough, within
         with self._cluster.trial() as trial:
             if self._seek(tuple(pods), found, 0):
                 trial.keep()
@@ -223,24 +390,30 @@ class _Placing:
 
     def _seek(self, pods: tuple[Pod, ...], found: dict[str, Placement], put_off: int) -> bool:
         """`put_off`: how many of the last pods are there because they did not fit before."""
-        if len(found) >= self._minimum:
+        if len(found) >= self._enough:
             return True
         self._steps += 1
-        if len(found) + len(pods) < self._minimum or self._steps > MOST_STEPS:
+        if len(found) + len(pods) < self._enough or self._steps > MOST_STEPS:
             return False
         pod, rest, profile = pods[0], pods[1:], self._verdicts.profile
         with asking(self._verdicts, pod) as ask:
-            verdict = self._verdict(ask, None)
+            verdict = self._verdict(ask, self._within)
             rows = [row for row in self._tightest(ask, verdict)[:BRANCHES] if verdict[row] >= 0]
             for row in rows:
                 with self._cluster.trial() as trial:
                     placed = placing.placement(self._cluster, profile, ask, row)
                     if placing.reserve(self._cluster, profile, ask, placed) is None:
                         found[pod.uid] = placed
+                        self._count(placed, 1)
                         if self._seek(rest, found, 0):
                             trial.keep()
                             return True
+                        self._count(placed, -1)
                         del found[pod.uid]
         if put_off < len(rest) and self._has_terms(pod):  # it may need another beside it
             return self._seek((*rest, pod), found, put_off + 1)
         return self._seek(rest, found, put_off)
+
+
+def _both(rows: Mask, within: Mask | None) -> Mask:
+    return rows if within is None else rows & within[: len(rows)]

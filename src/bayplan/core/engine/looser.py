@@ -6,7 +6,6 @@ cordon.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
 from bayplan.core.engine.ground import Ground
@@ -16,6 +15,7 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import NodeTerm, Requirement, Taint, Toleration
 from bayplan.core.plugins.taints import HARD_EFFECTS
+from bayplan.core.state.arrays import distinct
 from bayplan.core.state.terms import Role, Term
 
 MOST = 3  # suggestions of a kind
@@ -32,7 +32,7 @@ def tolerations(ground: Ground, pod: Pod) -> list[Suggestion]:
     cluster = ground.cluster
     rows = ground.rows(tolerating(pod, (ANYTHING,)))
     rows = rows[~cluster.unschedulable[rows]]
-    sets = (cluster.taint_sets.values[code] for code in np.unique(cluster.taints[rows]).tolist())
+    sets = (cluster.taint_sets.values[code] for code in distinct(cluster.taints[rows]).tolist())
     needed = [_missing(pod, taints or ()) for taints in sets]
     lists = [each for each in needed if each and not any(_passes_by(taint) for taint in each)]
     lists.sort(key=lambda each: (len(each), str(each)))

@@ -1,4 +1,5 @@
-"""Places that are kept for pods: while their victims go, or while a bind that failed is retried.
+"""Places that are kept for pods: while their victims go, while a bind that failed is retried, or
+until those who have them end by themselves.
 
 An *owner* is who the places and the victims belong to: a pod's uid, or a gang's key.
 """
@@ -19,6 +20,7 @@ class Nominations:
         # By uid of a victim: whom it goes for. One that was told to go goes, even if nobody is left
         # for whom; it stays here until it is gone, or somebody says that it will not be deleted.
         self.doomed: dict[str, dict[str, None]] = {}
+        self.awaited: dict[str, dict[str, None]] = {}  # by owner: whose end its places wait for
         self.spared: dict[str, float] = {}  # by uid: who could not be deleted, and till when nobody
         # asks again
 
@@ -44,6 +46,7 @@ class Nominations:
         if owner is None:
             return False
         if owner not in self.owners.values():
+            self.awaited.pop(owner, None)
             for owners in self.doomed.values():
                 owners.pop(owner, None)
         if uid in self._holds.rows:
@@ -59,6 +62,18 @@ class Nominations:
             self.doomed.setdefault(pod.uid, {})[owner] = None
         return tuple(fresh)
 
+    def expect(self, owner: str, uids: Iterable[str]) -> None:
+        """The owner's places wait until these end, too."""
+        self.awaited.setdefault(owner, {}).update(dict.fromkeys(uids))
+
+    def unexpected(self, uid: str) -> list[str]:
+        """One whose end places wait for needs its own place back: they are given up."""
+        owners = [owner for owner, awaited in self.awaited.items() if uid in awaited]
+        pods = self.pods_of(owners)
+        for pod in pods:
+            self.forget(pod)
+        return pods
+
     def waits(self, owner: str) -> bool:
         """Whether victims are still to go."""
         return any(owner in owners for owners in self.doomed.values())
@@ -66,10 +81,20 @@ class Nominations:
     def gone(self, uid: str) -> list[str]:
         """A pod is gone: the pods that waited for nobody else."""
         self.spared.pop(uid, None)
-        owners = self.doomed.pop(uid, None)
-        if owners is None:
+        owners = dict(self.doomed.pop(uid, {}))
+        for owner, awaited in self.awaited.items():
+            if uid in awaited:
+                del awaited[uid]
+                owners[owner] = None
+        if not owners:
             return []
-        return self.pods_of(owner for owner in owners if not self.waits(owner))
+        free = [each for each in owners if not self.waits(each) and not self.awaited.get(each)]
+        return self.pods_of(free)
+
+    def in_the_way(self, owner: str) -> list[str]:
+        """The pods that will not be there any more when the owner's pods are."""
+        going = [uid for uid, owners in self.doomed.items() if owner in owners]
+        return [*going, *self.awaited.get(owner, ())]
 
     def given_up(self, uid: str) -> list[str]:
         """A victim stays: what was kept for whom it was to go is given up."""

@@ -25,7 +25,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.plugins.hooks import Ask
-from bayplan.core.state.arrays import Ints, Rows
+from bayplan.core.state.arrays import Ints, Rows, distinct
 from bayplan.core.state.view import View
 
 LASTS_S = 2.0
@@ -134,7 +134,7 @@ class Offers:
             verdict = np.full(len(cluster.nodes), NOT_THERE, dtype=np.int64)
             verdict[: cluster.height] = self._verdicts.on(ask, View(cluster))
         elif len(rows):
-            rows = np.unique(rows)
+            rows = distinct(rows)
             verdict[rows] = self._verdicts.on(ask, View(cluster, rows))
         self._kept[ask.row] = verdict, log.head
         if len(self._kept) > MOST_KEPT:

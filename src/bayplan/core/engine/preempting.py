@@ -206,11 +206,11 @@ class Preempting:
 
     def _would_fit(self, pod: Pod, stays: str = "") -> bool:
         """Whether the pod fits in its place once all who go for it, but perhaps one, are gone."""
-        doomed, owner = self._nominations.doomed, self._nominations.owners[pod.uid]
+        going = self._nominations.in_the_way(self._nominations.owners[pod.uid])
         verdicts = self._verdicts[pod.scheduler]
         with self._cluster.trial():
             row = self._nominations.release(pod.uid)
-            for uid in [uid for uid, owners in doomed.items() if owner in owners]:
+            for uid in dict.fromkeys(going):
                 if uid in self._cluster.pods and uid != stays:
                     self._cluster.remove(uid)
             with asking(verdicts, pod) as ask:

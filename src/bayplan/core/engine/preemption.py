@@ -35,7 +35,7 @@ from bayplan.core.plugins.hooks import Ask, Plans, Preempt, Reads
 from bayplan.core.plugins.partitions import Partitions
 from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.resources import NodeResourcesFit
-from bayplan.core.state.arrays import Ints, Mask, Rows
+from bayplan.core.state.arrays import Ints, Mask, Rows, distinct
 from bayplan.core.state.cluster import Resident
 from bayplan.core.state.removable import WIDEST, Removable, importance
 from bayplan.core.state.view import View
@@ -302,10 +302,11 @@ class Preemption:
     def _in_part(self, victims: Sequence[Pod]) -> set[str]:
         """The gangs that would run with fewer than their minimum."""
         residents, gone = self._cluster.pods, {pod.uid for pod in victims}
+        groups = self._cluster.groups
         found = set()
         for key in {pod.gang.key for pod in victims if pod.gang is not None}:
             members = [residents[uid].pod for uid in self._cluster.census.gangs[key]]
-            minimum = max(pod.gang.minimum for pod in members if pod.gang is not None)
+            minimum = max(groups.minimum(pod.gang) for pod in members if pod.gang is not None)
             going = gone.union(pod.uid for pod in members if pod.terminating)
             stay = [pod for pod in members if pod.uid not in going]
             if len(stay) < minimum and any(pod.uid not in gone for pod in members):
@@ -362,7 +363,7 @@ class _Said:
         self.codes(*found.kept_out)
 
     def codes(self, rows: Rows, codes: Ints) -> None:
-        for code in np.unique(codes).tolist():
+        for code in distinct(codes).tolist():
             for reason in explain.reasons(self._verdicts, self._ask, code):
                 self.add(reason.text, rows[codes == code])
 

@@ -148,8 +148,9 @@ class _Question:
         return replace(where(found), pod=pod.key)
 
     def _place_gang(self, step: ask_for.PlaceGang) -> Answer:
-        space, near = step.pod.namespace, step.pod.gang.near if step.pod.gang else ()
-        gang = Gang(f"{space}/{step.name}", step.minimum, near)
+        space, key = step.pod.namespace, f"{step.pod.namespace}/{step.name}"
+        asked = gangs.meant(self._cluster, [step.pod])[0] if step.pod.gang else Gang(key)
+        gang = replace(asked, key=key, minimum=step.minimum, grouped=False)
         template = replace(step.pod, gang=gang)
         names = [self._free_name(space, f"{step.name}-{i}") for i in range(step.count)]
         pods = [self._guest(template, name) for name in names]
@@ -263,6 +264,13 @@ class _Question:
             return self._preempting.kept() if self._preempting.spoils(placed, ()) else placed
         keeps = verdicts is self._own.get(profile.name)
         row, verdict, rows = verdicts.best(ask, keep=keeps)
+        lenders = self._engine.reservations.lenders(ask.pod) if row < 0 else []
+        if lenders:
+            with cluster.trial():
+                cluster.holds.taken(self._engine.nominations.pods_of(lenders))
+                lent, _, _ = verdicts.best(ask, keep=False)
+                if lent >= 0:
+                    return placing.placement(cluster, profile, ask, lent)
         if row < 0:
             return explain.refusal(verdicts, ask, cluster.version)
         promised = self._preempting.promised([ask.pod])

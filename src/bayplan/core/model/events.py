@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
+from bayplan.core.model.groups import PodGroup, Source
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.numa import Topology
 from bayplan.core.model.partitions import Estate, Partition
@@ -168,6 +169,15 @@ class PartitionGone(Struct, frozen=True, gc=False):
     freed: bool = True
 
 
+class GroupSeen(Struct, frozen=True, gc=False):
+    group: PodGroup
+
+
+class GroupGone(Struct, frozen=True, gc=False):
+    source: Source
+    key: str  # of its gang
+
+
 class PodExpected(Struct, frozen=True, gc=False):
     """Another scheduler was told where the pod fits; it will most likely choose this node."""
 
@@ -200,6 +210,7 @@ class Tick(Struct, frozen=True, gc=False):
     """Time to decide. At most `limit` pods are tried."""
 
     limit: int = 1024
+    day_s: float = 0.0  # the time of day, as pods' times are given; 0: nobody knows
 
 
 Event = (
@@ -232,6 +243,8 @@ Event = (
     | PartitionMade
     | PartitionRefused
     | PartitionGone
+    | GroupSeen
+    | GroupGone
     | PodExpected
     | PodNotExpected
     | PlaceWanted

@@ -138,11 +138,21 @@ class Holding(Struct, frozen=True, gc=False):
 
 
 class Gang(Struct, frozen=True, cache_hash=True):
-    """Pods that start together or not at all."""
+    """Pods that start together or not at all. Where an object says what they are, a pod has no more
+    than the key, and the rest is in the object (`groups`)."""
 
-    key: str  # namespace/name
-    minimum: int  # fewer do not start
+    key: str  # namespace/name; before it the kind of the object, where there is one
+    minimum: int = 1  # fewer do not start
     near: tuple[str, ...] = ()  # label keys: all on nodes that agree in the first, else the next …
+    within: str = ""  # label key: all on nodes that agree in it, or nowhere
+    spread: str = ""  # label key: evenly over the nodes that agree in it, as far as that can be …
+    across: str = ""  # … or not at all
+    timeout_s: float = 0.0  # how long it may run in part; 0: as long as everybody
+    grouped: bool = False  # an object says the rest
+
+    @property
+    def title(self) -> str:
+        return self.key if self.grouped else f"gang {self.key}"
 
 
 class Pod(Struct, frozen=True, gc=False):
@@ -168,6 +178,7 @@ class Pod(Struct, frozen=True, gc=False):
     checkpoint_s: float = 0.0  # when it last saved its work; 0: never, as far as is known
     controlled: bool = False  # somebody would make it anew
     preempted: bool = False  # a scheduler deleted it for another
+    run_s: float = 0.0  # how long it runs at most, by its owner's word; 0: nobody says
 
     @property
     def key(self) -> str:

@@ -17,6 +17,7 @@ Times = NDArray[np.float64]  # seconds
 Bits = NDArray[np.uint64]
 
 T = TypeVar("T", bound=Hashable)
+S = TypeVar("S", bound=np.generic)
 
 
 def grown(array: NDArray[np.generic], rows: int) -> NDArray[np.generic]:
@@ -24,6 +25,15 @@ def grown(array: NDArray[np.generic], rows: int) -> NDArray[np.generic]:
     wider = np.zeros((rows, *array.shape[1:]), dtype=array.dtype)
     wider[: array.shape[0]] = array
     return wider
+
+
+def distinct(values: NDArray[S]) -> NDArray[S]:
+    """The different values, sorted. NumPy's own `unique` loads masked arrays the first time, which
+    takes longer than a hundred decisions."""
+    found = np.sort(values)
+    first = np.ones(len(found), dtype=np.bool_)
+    np.not_equal(found[1:], found[:-1], out=first[1:])
+    return found[first]
 
 
 class RowLog:

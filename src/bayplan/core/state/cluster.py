@@ -42,6 +42,7 @@ from bayplan.core.state.demand import (
 from bayplan.core.state.deviceclasses import DeviceClasses
 from bayplan.core.state.distrust import Distrusted
 from bayplan.core.state.estates import Estates
+from bayplan.core.state.groups import Groups
 from bayplan.core.state.holds import Holds
 from bayplan.core.state.labels import WASTE, LabelColumn, LabelColumns
 from bayplan.core.state.podindex import PodIndex
@@ -114,6 +115,7 @@ class Cluster:
         self.estates = Estates(self._done, self.load_log.extend, self.everybody, self.anybody)
         self.storage = Storage(self._done)
         self.budgets = Budgets(self._done)
+        self.groups = Groups(self._done)
         self.holds = Holds(self._done, self._hold)
         self.distrusted = Distrusted(self._done, self._touch)
         self.zones = Zones(self._done, self._touch_load, self._on)

@@ -34,5 +34,14 @@ class Holds:
         self._count(pod, row, -1)
         self._done(self.hold, pod, row)
 
+    def taken(self, uids: Iterable[str]) -> list[tuple[Pod, int]]:
+        """Releases what is held for these. Gives what it was, with the rows."""
+        found = [
+            (self.pods[self.rows[uid]][uid], self.rows[uid]) for uid in uids if uid in self.rows
+        ]
+        for pod, _ in found:
+            self.release(pod.uid)
+        return found
+
     def on(self, row: int) -> Iterable[Pod]:
         return tuple(self.pods.get(row, {}).values())

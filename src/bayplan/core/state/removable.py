@@ -11,7 +11,7 @@ import numpy as np
 
 from bayplan.core.model.holdings import unsaid
 from bayplan.core.model.pods import Pod, RowKey
-from bayplan.core.state.arrays import Bits, Ints, Mask, Rows, Times
+from bayplan.core.state.arrays import Bits, Ints, Mask, Rows, Times, distinct
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.ordered import NO_POOL
 from bayplan.core.state.pools import Table
@@ -54,7 +54,7 @@ class Removable:
             self._clear()
             rows: Rows = np.arange(cluster.height)
         else:
-            rows = np.unique(np.concatenate((moved, changed)))
+            rows = distinct(np.concatenate((moved, changed)))
         for row in rows.tolist():
             self._write(row)
         self._load, self._victims = cluster.load_log.head, cluster.victim_log.head

@@ -5,6 +5,7 @@ with it and the group sleeps until an event that could help. A refused pod rests
 to 10 s, and its equals may be tried meanwhile. Time is an argument.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
@@ -55,7 +56,10 @@ class Group:
         self.announced: SortKey | None = None  # its entry in the queue of groups
         self.sleeps_until = 0.0
         self.alarm_at = -1.0  # when a timer will end the sleep; other alarms mean nothing
-        self.since = -1.0  # of a gang: from when on members were missing, or some were placed alone
+        # Of a gang, from when on, or -1:
+        self.since = -1.0  # members, or the object that says what it is, were missing
+        self.partial = -1.0  # some of it ran without the others
+        self.refused = -1.0  # all were there, and did not fit
 
     def tidy(self) -> None:
         """Forgets entries of pods that are gone, when they are most of it."""
@@ -154,14 +158,17 @@ class Waiting:
         self.sleep(group, refusal, now + LONGEST_SLEEP_S)
         return self._news(group, refusal)
 
-    def refuse_gang(self, group: Group, refusal: Refusal, now: float) -> list[Waiter]:
-        """All pods of the group were refused as one, and rest as one."""
+    def refuse_gang(
+        self, group: Group, refusal: Refusal, now: float, by: float = math.inf
+    ) -> list[Waiter]:
+        """All pods of the group were refused as one, and rest as one. They are tried again by then
+        at the latest."""
         group.awake.clear()
         for waiter in group.members.values():
             self.back_off(waiter, now)
             heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
             self._timer(waiter.rested_at, group, REST)
-        self.sleep(group, refusal, now + LONGEST_SLEEP_S)
+        self.sleep(group, refusal, min(now + LONGEST_SLEEP_S, by))
         return self._news(group, refusal)
 
     def sleep(self, group: Group, refusal: Refusal, until: float) -> None:
@@ -195,7 +202,7 @@ class Waiting:
     def rouse(self, uid: str, now: float) -> None:
         """What the pod waited for has come: its group is tried at once, whoever of it rests."""
         _, group = self.pods[uid]
-        for waiter in group.members.values():
+        for waiter in group.members.values() if group.resting else ():
             if waiter.rested_at > now:
                 waiter.rested_at = now
                 heappush(group.resting, (now, waiter.arrival, waiter.pod.uid))
@@ -204,6 +211,12 @@ class Waiting:
         else:
             self._rested(group, now)
             self._announce(group)
+
+    def rouse_gang(self, scheduler: str, key: str, now: float) -> None:
+        """What the gang waited for has come."""
+        group = self.groups.get(gang_key(scheduler, key))
+        if group is not None:
+            self.rouse(next(iter(group.members)), now)
 
     def wake(self, kinds: Iterable[Help], now: float) -> None:
         """Something happened that could help: groups that waited for it are tried again."""
@@ -296,6 +309,11 @@ class Waiting:
         if waiter is not None and (group.announced is None or waiter.sort < group.announced):
             group.announced = waiter.sort
             heappush(self._ready, (waiter.sort, self.ticket(), group.key))
+
+
+def gang_key(scheduler: str, key: str) -> Hashable:
+    """Members of one gang wait as one group, each scheduler's apart."""
+    return ("gang", scheduler, key)
 
 
 def reasons_of(refusal: Refusal) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 What is published lags behind. A pod takes its room in every zone until the publication is known to
 have counted it, since nobody can say which zone the kubelet gave it; then it takes none, for it is
-in what is published (docs/decisions/0014-numa-zones.md). What is free follows from that and from
+in what is published (docs/decisions/0015-numa-zones.md). What is free follows from that and from
 the node's pods, and is worked out when somebody asks.
 
 Whether a pod is counted is looked at between decisions, never on a trial: `unsure` says on which
