@@ -35,7 +35,7 @@ class Kubelet:
         if self.scope == "pod" and row.aligned:
             asks = (ZoneAsk(together(row.aligned)),)
         for ask in asks:
-            zones = self._merged(ask.amounts)
+            zones = self.merged(ask.amounts)
             if zones is None:
                 self.free = before
                 return False
@@ -63,7 +63,7 @@ class Kubelet:
             if _sum(self.free, mask, resource) >= amount
         ] or [Hint(None, False)]
 
-    def _merged(self, amounts: Amounts) -> Mask | None:
+    def merged(self, amounts: Amounts) -> Mask | None:
         """The zones that are given, or None where the pod is refused."""
         everywhere = frozenset(range(len(self.there)))
         every = [self.hints(name, amount) for name, amount in amounts]
