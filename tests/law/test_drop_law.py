@@ -15,6 +15,7 @@ from bayplan.core.state import (
     podindex,
     storage,
     terms,
+    zones,
 )
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
@@ -49,11 +50,20 @@ NOT_STATE = {
     "Storage": {"_done": "where inverses go"},
     "DeviceClasses": {"_done": "where inverses go", "_changed": "forgets the demands"},
     "Distrusted": {"_done": "where inverses go", "_touch": "writes the logs"},
+    "Zones": {
+        "_done": "where inverses go",
+        "_touch": "writes the logs",
+        "_pods": "reads the cluster",
+        "_free": "derived from the pods on demand; broken() recomputes it",
+        "at_most": "derived from what is published",
+        "unsure": "only what to look at again; looking changes nothing that is not so",
+    },
 }
 
 
 def test_what_is_not_compared_is_written_down() -> None:
-    for module in (arrays, cluster, deviceclasses, distrust, labels, podindex, storage, terms):
+    modules = (arrays, cluster, deviceclasses, distrust, labels, podindex, storage, terms, zones)
+    for module in modules:
         for thing in vars(module).values():
             if isinstance(thing, type) and thing.__module__ == module.__name__:
                 hidden = set(getattr(thing, "NOT_STATE", ()))

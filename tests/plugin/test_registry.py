@@ -15,10 +15,12 @@ from bayplan.core.model.events import (
     NodeSeen,
     PodSeen,
     StorageClassSeen,
+    TopologySeen,
     VolumeSeen,
 )
 from bayplan.core.model.nodes import Image
-from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, Spread
+from bayplan.core.model.numa import Policy, Topology, Zone
+from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, Spread, ZoneAsk
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint, Toleration
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.model.volumes import ONE_POD, Claim, StorageClass, Volume
@@ -70,6 +72,8 @@ def cluster() -> Cluster:
     engine.handle(PodSeen(pod("uses", node="n1", claims=("default/single",))), 0)
     engine.handle(KubeletRefused("n2", ("cpu", "pods")), 0)
     engine.handle(DeviceClassSeen("gpu", "nvidia.com/gpu"), 0)
+    for event in zones():
+        engine.handle(event, 0)
     engine.cluster.remove_node("n7")
     return engine.cluster
 
@@ -89,6 +93,15 @@ def storage() -> list[Event]:
         VolumeSeen(Volume("any")),
         *map(ClaimSeen, claims),
     ]
+
+
+def zones() -> list[Event]:
+    """Of every third node, each with another policy; of one they cannot be read."""
+    policies: tuple[Policy, ...] = ("single-numa-node", "restricted", "best-effort", "none")
+    amounts = (("cpu", 2000), ("memory", 1 << 30))
+    both = tuple(Zone(f"z{i}", i, amounts, amounts) for i in range(2))
+    told = [Topology(f"n{3 * i}", each, "pod", both) for i, each in enumerate(policies)]
+    return [TopologySeen(each) for each in (*told, Topology("n1", unknown="it is nonsense"))]
 
 
 def in_zone(i: int) -> dict[str, str]:
@@ -121,6 +134,8 @@ def newcomers() -> list[Pod]:
         pod("chosen", claims=("default/chosen",)),
         pod("claimless", claims=("default/none",)),
         pod("devices", resource_claims=True),
+        pod("aligned", cpu=1000, aligned=(ZoneAsk((("cpu", 1000),)),), guaranteed=True),
+        pod("wide", cpu=3000, aligned=(ZoneAsk((("cpu", 3000),)),), guaranteed=True),
     ]
 
 

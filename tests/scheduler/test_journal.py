@@ -19,6 +19,7 @@ from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
 from bayplan.core.model.groups import PodGroup
+from bayplan.core.model.numa import Topology, Zone
 from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod, RowKey
 from bayplan.core.model.selectors import Requirement, Selector
@@ -99,6 +100,7 @@ def samples() -> dict[str, on.Event]:
     pod = replace(pod, gang=Gang("red/train", 2, ("rack",)), checkpoint_s=1.5, controlled=True)
     selector = Selector((Requirement("app", "In", ("x",)),))
     budget = Budget("red/b", "red", selector, 1, frozenset({"q", "r"}))
+    zones = Topology("a", "restricted", "pod", (Zone("z0", 0, (("cpu", 2000),)),), written_s=1.5)
     events: list[on.Event] = [
         on.PodSeen(pod),
         on.PodGone("u"),
@@ -121,6 +123,8 @@ def samples() -> dict[str, on.Event]:
         on.DeviceClassGone("gpu"),
         on.BudgetSeen(budget),
         on.BudgetGone("red/b"),
+        on.TopologySeen(zones),
+        on.TopologyGone("a"),
         on.GroupSeen(PodGroup("scheduling.x-k8s.io", Gang("PodGroup red/g", 3), (("cpu", 1),), 1)),
         on.GroupGone("scheduling.x-k8s.io", "PodGroup red/g"),
         on.VictimSpared("u", "forbidden"),

@@ -26,9 +26,11 @@ from bayplan.core.model.events import (
     PodUnreadable,
     StorageClassesHidden,
     StorageClassSeen,
+    TopologySeen,
     VolumeSeen,
 )
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.numa import Topology
 from bayplan.core.model.pods import Pod
 from bayplan.kube import wire
 from bayplan.kube.defaults import Classes, classes_of, default_pod
@@ -94,6 +96,8 @@ class Loaded:
                     self.unbound[pod.key] = pod
             except Unreadable as error:
                 self._close(path, error, source, f"{path}#{i}")
+        for source in dump.topologies:  # after the pods, whom they have counted
+            self._add(path, source, self._add_topology)
 
     def pod(self, manifest: dict[str, Any]) -> Pod:
         """The pod of a manifest, as the API server would have stored it."""
@@ -129,6 +133,14 @@ class Loaded:
 
     def _add_budget(self, source: Source) -> None:
         self.engine.handle(BudgetSeen(self._reader.budget(source)), 0.0)
+
+    def _add_topology(self, source: Source) -> None:
+        try:
+            self.engine.handle(TopologySeen(self._reader.topology(source)), 0.0)
+        except Unreadable as error:
+            node = _text(_rest(source).metadata, "name")
+            self.engine.handle(TopologySeen(Topology(node, unknown=str(error))), 0.0)
+            raise
 
     def _add_pod_group(self, source: Source) -> None:
         group = self._reader.any_pod_group(source)

@@ -67,6 +67,8 @@ DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses")
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses")
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
+TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies")
+OLD_TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha1", "noderesourcetopologies")
 POD_GROUPS = {  # by group of the API
     "scheduling.x-k8s.io": Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups"),
     "scheduling.sigs.k8s.io": Resource("scheduling.sigs.k8s.io", "v1alpha1", "podgroups"),

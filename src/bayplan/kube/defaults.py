@@ -52,6 +52,7 @@ def default_pod(manifest: Mapping[str, Any], classes: Classes | None = None) -> 
         pod["metadata"], pod["spec"] = metadata, spec
         _default_spec(spec, classes or Classes())
         _merge_label_keys(spec, _object(metadata, "labels", "metadata."))
+        pod["status"] = {**_object(pod, "status"), "qosClass": _quality(spec)}
     except Wrong as wrong:
         raise Unreadable(what, wrong.field, wrong.why) from None
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
@@ -115,6 +116,27 @@ def _default_pod_level(spec: Json, containers: list[tuple[Json, bool, str]]) -> 
                 requests.setdefault(name, limit)
     if requests:
         whole["requests"] = requests
+
+
+def _quality(spec: Json) -> str:
+    """The pod's QoS class."""
+    whole = _object(spec, "resources")
+    resources = [whole] if whole else [each for each, _, _ in _containers(spec)]
+    asked, guaranteed = False, bool(resources)
+    for each in resources:
+        requests, limits = _cpu_and_memory(each, "requests"), _cpu_and_memory(each, "limits")
+        asked = asked or any(requests.values()) or any(limits.values())
+        full = limits.keys() == {"cpu", "memory"} and all(limits.values())
+        guaranteed = guaranteed and full and all(limits[k] == v for k, v in requests.items())
+    if not asked:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _cpu_and_memory(resources: Json, kind: str) -> dict[str, int]:
+    amounts = _object(resources, kind)
+    named = {name: given for name, given in amounts.items() if name in ("cpu", "memory")}
+    return _amounts(named, f"resources.{kind}")
 
 
 def _default_ports(container: Json, host_network: bool) -> None:

@@ -41,6 +41,7 @@ class Dump(Struct):
     storage_classes: list[Source] = []
     device_classes: list[Source] = []
     budgets: list[Source] = []
+    topologies: list[Source] = []
     pod_groups: list[Source] = []  # of whichever group of the API
 
 
@@ -86,6 +87,7 @@ def load_dump(texts: Iterable[str | bytes]) -> Dump:
         "StorageClass": dump.storage_classes,
         "DeviceClass": dump.device_classes,
         "PodDisruptionBudget": dump.budgets,
+        "NodeResourceTopology": dump.topologies,
         "PodGroup": dump.pod_groups,
     }
     for text in texts:

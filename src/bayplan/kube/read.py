@@ -18,6 +18,7 @@ from bayplan.core.model.dialects import NEURON_MAPS
 from bayplan.core.model.holdings import bound_holding
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Image, Node
+from bayplan.core.model.numa import Topology
 from bayplan.core.model.pods import Gang, Holding, Pod, RowKey
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
@@ -37,6 +38,7 @@ from bayplan.kube.gangs import (
 from bayplan.kube.groups import pod_group, source_of
 from bayplan.kube.rows import amounts, row_key, with_partition
 from bayplan.kube.terms import Wrong, label_selector, located, pod_terms, seconds_of
+from bayplan.kube.topologies import NodeResourceTopology, topology_of
 from bayplan.kube.volumes import claim_of, pod_claims, storage_class_of, volume_of
 
 Source = bytes | msgspec.Raw | Mapping[str, Any]
@@ -75,7 +77,8 @@ class Reader:
         self._remarks: set[str] = set()
         self._gangs: dict[tuple[str, Words], Gang] = {}
         self._kept: dict[Any, Any] = {}
-        self._rows: dict[tuple[bytes, bool], RowKey] = {}  # by spec, and whether it is bound
+        # by spec, whether it is bound, and its QoS class
+        self._rows: dict[tuple[bytes, bool, str | None], RowKey] = {}
         self._values: dict[str, str] = {}  # of labels
 
     def pod(self, source: Source, newcomer: bool = False) -> Pod:
@@ -168,6 +171,14 @@ class Reader:
             allowed=status.disruptions_allowed or 0,
             disrupted=frozenset(status.disrupted_pods or ()),
         )
+
+    def topology(self, source: Source) -> Topology:
+        seen = decode(source, NodeResourceTopology, "noderesourcetopology")
+        what, metadata = _named("noderesourcetopology", seen.metadata, namespaced=False)
+        try:
+            return topology_of(seen, metadata)
+        except Wrong as wrong:
+            raise Unreadable(what, wrong.field, wrong.why) from None
 
     def pod_group(self, source: Source, of: groups.Source) -> groups.PodGroup:
         """A PodGroup of this group of the API; what is wrong with it is in it."""
@@ -309,7 +320,7 @@ class Reader:
         if insists or told is not None:
             return self._keep(row_key(spec, status, self._vendors, bound, insists))
         node, spec.node_name = spec.node_name, None
-        key = (_encode(spec), bound)
+        key = (_encode(spec), bound, status.qos_class)
         spec.node_name = node
         row = self._rows.get(key)
         if row is None:

@@ -13,6 +13,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from bayplan.kube.client import PASSING, Client, status_error
 from bayplan.kube.clock import Backoff
@@ -56,6 +57,7 @@ class Watched(Struct, Generic[T], frozen=True):
     lenient: Callable[[Raw, Exception], T] | None = None  # for what `decode` refuses
     label_selector: str = ""
     field_selector: str = ""
+    older: str = ""  # where the same objects are on a server that does not have the path
 
 
 class Reflector(Generic[T]):
@@ -81,6 +83,7 @@ class Reflector(Generic[T]):
             )
             if value
         }
+        self._newest = what.path
         self._version: str | None = None
         self._last: Raw | None = None  # the last object after it
         self._streams_lists = True  # until the server says that it does not (WatchList)
@@ -123,6 +126,13 @@ class Reflector(Generic[T]):
                     if began - self._expired_at > _OFTEN_S:  # the server is there: read at once
                         self._expired_at = began
                         self._tell(error)
+                        continue
+                if status == 404 and self._what.older:
+                    newer = self._what.path == self._newest
+                    paths = {"path": self._what.older, "older": self._what.path}
+                    self._what = replace(self._what, **paths)
+                    self._version = self._last = None
+                    if newer:  # the older ones may be there: look at once
                         continue
                 await self._rest(error)
 

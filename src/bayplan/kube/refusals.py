@@ -2,10 +2,12 @@
 
 import re
 
+from bayplan.core.model.numa import ZONES
 from bayplan.core.model.pods import Pod
 
 _SHORT = "OutOf"  # and the resource: OutOfcpu, OutOfpods, OutOfnvidia.com/gpu
 _UNEXPECTED = "UnexpectedAdmissionError"  # a device plugin's, mostly; the message has the resource
+_UNALIGNED = "TopologyAffinityError"
 _NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*[A-Za-z0-9]")
 
 
@@ -17,6 +19,8 @@ def refused_resources(reason: str, message: str, pod: Pod) -> tuple[str, ...]:
     """
     if reason.startswith(_SHORT):
         return (reason.removeprefix(_SHORT),) if reason != _SHORT else ()
+    if reason == _UNALIGNED:
+        return (ZONES,)
     if reason != _UNEXPECTED:
         return ()
     asked = [name for name, _ in pod.row.requests]

@@ -5,7 +5,8 @@
 
 from msgspec.structs import replace
 
-from bayplan.core.model.pods import DeviceAsk, HostPort, Phase, RowKey
+from bayplan.core.model.numa import is_zonal
+from bayplan.core.model.pods import DeviceAsk, HostPort, Phase, RowKey, ZoneAsk
 from bayplan.core.model.quantity import BadQuantity, counted, parse_json
 from bayplan.core.model.requests import Ask, PodAsk, TooManyResources, asked
 from bayplan.core.model.selectors import NodeTerm, Toleration
@@ -79,6 +80,7 @@ def row_key(
     except TooManyResources as many:
         raise Wrong("spec.containers", str(many)) from None
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    aligned = _aligned(spec, vendors, status.qos_class == "Guaranteed")
     return RowKey(
         requests=tuple(each for each in figures.requests if each[0] not in vendors.partitions),
         scored=figures.scored,
@@ -97,7 +99,36 @@ def row_key(
         node_name=(spec.node_name or "") if insists else "",
         resource_claims=bool(spec.resource_claims),
         devices=_devices(spec, vendors),
+        aligned=aligned,
+        guaranteed=bool(aligned) and status.qos_class == "Guaranteed",
     )
+
+
+def _aligned(spec: wire.PodSpec, vendors: Vendors, guaranteed: bool) -> tuple[ZoneAsk, ...]:
+    """What a kubelet aligns: devices, and of Guaranteed pods memory and whole cpus. It aligns no
+    cpus and no memory where resources are given for the pod as a whole."""
+    zonal = guaranteed and spec.resources is None
+    found: list[ZoneAsk] = []
+    for containers in (spec.init_containers, spec.containers):
+        for container in containers or ():
+            asked = container.resources.requests if container.resources is not None else None
+            ours = {
+                name: counted(name, parse_json(bytes(raw)))
+                for name, raw in (asked or {}).items()
+                if (zonal if is_zonal(name) else "/" in name and "kubernetes.io/" not in name)
+                and name not in vendors.partitions
+            }
+            amounts = tuple(
+                (name, ours[name])
+                for name in sorted(ours)
+                if ours[name] and not (name == "cpu" and ours[name] % 1000)
+            )
+            phase: Phase = "main"
+            if containers is spec.init_containers:
+                phase = "sidecar" if container.restart_policy == "Always" else "init"
+            if amounts:
+                found.append(ZoneAsk(amounts, phase))
+    return tuple(found)
 
 
 def _devices(spec: wire.PodSpec, vendors: Vendors) -> tuple[DeviceAsk, ...]:

@@ -41,7 +41,7 @@ def new_pod(value: Json, classes: Classes, now: str) -> Json:
     _fill(pod["spec"])
     pod["metadata"]["generation"] = 1
     conditions = [_gated(now)] if pod["spec"].get("schedulingGates") else []
-    pod["status"] = {"phase": "Pending", "qosClass": quality(pod["spec"])}
+    pod["status"] = {"phase": "Pending", "qosClass": pod["status"]["qosClass"]}
     if conditions:
         pod["status"]["conditions"] = conditions
     return pod
@@ -169,28 +169,6 @@ def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
     for field in _CONTAINERS:
         for i, container in enumerate(spec.get(field) or ()):
             yield f"spec.{field}[{i}]", container
-
-
-def quality(spec: Json) -> str:
-    """The pod's QoS class."""
-    whole = spec.get("resources") or {}
-    resources = [whole] if whole else [c.get("resources") or {} for _, c in containers_of(spec)]
-    asked, guaranteed = False, bool(resources)
-    for each in resources:
-        requests, limits = _cpu_and_memory(each, "requests"), _cpu_and_memory(each, "limits")
-        asked = asked or any(requests.values()) or any(limits.values())
-        full = limits.keys() == {"cpu", "memory"} and all(limits.values())
-        guaranteed = guaranteed and full and all(limits[k] == v for k, v in requests.items())
-    if not asked:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"
-
-
-def _cpu_and_memory(resources: Json, kind: str) -> dict[str, int]:
-    amounts = resources.get(kind) or {}
-    return {
-        name: parse_json(encode(amounts[name])) for name in ("cpu", "memory") if name in amounts
-    }
 
 
 def check_new(pod: Json) -> list[Cause]:

@@ -241,9 +241,10 @@ class NamedSink(_Sink[T | Unread]):
         self.kind = kind
         self.known: dict[str, T] = {}
         self._unreadable: dict[str, str] = {}  # by name: why, so that it is told once
+        self.on_unread: Callable[[Unread], None] = lambda item: None
 
     def watched(self) -> Watched[T | Unread]:
-        return Watched(self.kind.path, self.decode)
+        return Watched(self.kind.path, self.decode, older=self.kind.older_path)
 
     def decode(self, raw: Raw) -> T | Unread:
         try:
@@ -264,10 +265,17 @@ class NamedSink(_Sink[T | Unread]):
                 self._unreadable[item.name] = item.why
                 self.unread += 1
                 self.report(f"a {self.kind.what} cannot be read and is left out: {item.why}")
-            self._forget(item.name)
+                self.on_unread(item)
+            if self.kind.doubt is None or not item.name:
+                self._forget(item.name)
+            else:
+                self._put(self.kind.doubt(item.name, item.why))
             return
+        self._unreadable.pop(self.kind.name(item), None)
+        self._put(item)
+
+    def _put(self, item: T) -> None:
         name = self.kind.name(item)
-        self._unreadable.pop(name, None)
         if self.known.get(name) == item:
             self.unchanged += 1
             return

@@ -9,19 +9,23 @@ from msgspec import Raw, Struct
 from bayplan.core.model import events as on
 from bayplan.core.model.groups import SOURCES, PodGroup, Source
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.numa import Topology
 from bayplan.kube.client import (
     BUDGETS,
     CLAIMS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
+    OLD_TOPOLOGIES,
     POD_GROUPS,
     STORAGE_CLASSES,
+    TOPOLOGIES,
     VOLUMES,
 )
 from bayplan.kube.read import Reader
 
 STORAGE_CLASS = "storageclass"
+TOPOLOGY = "noderesourcetopology"
 T = TypeVar("T")
 
 
@@ -35,6 +39,8 @@ class Kind(Struct, Generic[T], frozen=True):
     seen: Callable[[T], on.Event]
     gone: Callable[[T], on.Event]
     optional: bool = False  # a server, or a role, may not have it
+    older_path: str = ""  # of a server that does not have the path
+    doubt: Callable[[str, str], T] | None = None  # by name and why: one that cannot be read
     rare: bool = False  # few servers have it: where it is not, that is not worth a word
 
 
@@ -128,5 +134,22 @@ def kinds(reader: Reader) -> list[Kind[Any]]:
             gone=lambda budget: on.BudgetGone(budget.key),
             optional=True,
         ),
+        topology_kind(reader),
         *(group_kind(reader, source) for source in SOURCES),
     ]
+
+
+def topology_kind(reader: Reader) -> Kind[Topology]:
+    """Of a node whose zones cannot be read it is known that nobody can say which they are."""
+    return Kind(
+        what=TOPOLOGY,
+        path=TOPOLOGIES.path(),
+        read=reader.topology,
+        name=lambda topology: topology.node,
+        seen=on.TopologySeen,
+        gone=lambda topology: on.TopologyGone(topology.node),
+        optional=True,
+        rare=True,
+        older_path=OLD_TOPOLOGIES.path(),
+        doubt=lambda name, why: Topology(name.rpartition("/")[2], unknown=why),
+    )

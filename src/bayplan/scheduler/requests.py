@@ -8,16 +8,20 @@ from datetime import UTC, datetime
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from bayplan.core.model.pods import Pod
-from bayplan.scheduler.feed import Condition
+from bayplan.kube.client import TOPOLOGIES
+from bayplan.scheduler.feed import Condition, Unread
 
 SCHEDULED, FAILED = "Scheduled", "FailedScheduling"
 PREEMPTED, EVICTED = "Preempted", "Evicted"
+INVALID = "InvalidTopology"
 _KINDS = {  # the type and action of an event's reason
     SCHEDULED: ("Normal", "Binding"),
     PREEMPTED: ("Normal", "Preempting"),
     EVICTED: ("Normal", "Evicting"),
+    INVALID: ("Warning", "Reading"),
 }
 _LONGEST_NAME = 253 - 17  # a pod's in an event's, which has a time of 16 digits after a dot
 _LONGEST_NOTE = 1024  # bytes; the API server's limit
@@ -44,13 +48,15 @@ class Said(Struct, frozen=True, gc=False):
 
 
 class Note(Struct, frozen=True, gc=False):
-    """An event about a pod."""
+    """An event about a pod, or about another object that `pod` has the names of."""
 
     pod: Pod
     reason: str
     text: str
     version: str = ""  # the pod's resourceVersion
     related: Pod | None = None  # on whose behalf it happened
+    kind: str = "Pod"
+    api_version: str = "v1"
 
 
 class _Object(Struct, rename="camel"):
@@ -179,11 +185,19 @@ def removed(pod: Pod, preemptor: Pod | None, node: str, why: str) -> Note:
     return Note(pod, PREEMPTED, text, related=preemptor)
 
 
+def of_topology(item: Unread, scheduler: str) -> Note:
+    """What is wrong with a node's published zones, said at the object."""
+    about = replace(item.stand_in, scheduler=scheduler, namespace="default")
+    api_version = f"{TOPOLOGIES.group}/{TOPOLOGIES.version}"
+    return Note(about, INVALID, item.why, kind="NodeResourceTopology", api_version=api_version)
+
+
 def event(note: Note, instance: str, wall: float) -> bytes:
     pod, related = note.pod, note.related
     reporter = (related or pod).scheduler
     kind, action = _KINDS.get(note.reason, ("Warning", "Scheduling"))
     at = datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")  # strftime is slow
+    space = pod.namespace if note.kind == "Pod" else ""  # the other has none
     return encode(
         _Event(
             metadata=_Metadata(f"{pod.name[:_LONGEST_NAME]}.{int(wall * 1e9):x}", pod.namespace),
@@ -193,7 +207,9 @@ def event(note: Note, instance: str, wall: float) -> bytes:
             action=action,
             reason=note.reason,
             type=kind,
-            regarding=_Regarding(pod.namespace, pod.name, pod.uid, note.version or UNSET),
+            regarding=_Regarding(
+                space, pod.name, pod.uid, note.version or UNSET, note.kind, note.api_version
+            ),
             note=shortened(note.text),
             related=_Regarding(related.namespace, related.name, related.uid) if related else UNSET,
         )

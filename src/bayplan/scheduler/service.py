@@ -36,7 +36,7 @@ from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.groupkeeper import GroupKeeper
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal, software
-from bayplan.scheduler.kinds import group_what
+from bayplan.scheduler.kinds import TOPOLOGY, group_what
 from bayplan.scheduler.leader import Duties, Elector, Sidecar, Turns
 from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
@@ -45,7 +45,7 @@ from bayplan.scheduler.metrics import Metrics
 from bayplan.scheduler.preparing import Preparing
 from bayplan.scheduler.questions import LiveQuestions, access_of, table
 from bayplan.scheduler.refusals import Refusals
-from bayplan.scheduler.requests import FAILED
+from bayplan.scheduler.requests import FAILED, of_topology
 from bayplan.scheduler.shadow import Shadow
 from bayplan.scheduler.sites import cluster_name, site_of
 from bayplan.scheduler.steward import Site, Steward
@@ -247,6 +247,8 @@ class Service:
                 writer.note(item.stand_in, FAILED, item.why)
 
         watches.pods.on_waiting_unread = tell
+        first = next(iter(self.engine.profiles))
+        watches.named[TOPOLOGY].on_unread = lambda item: writer.say(of_topology(item, first))
         return watches, writer
 
     @property

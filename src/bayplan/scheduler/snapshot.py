@@ -139,6 +139,7 @@ class State(Struct, omit_defaults=True, tag="state"):
     orphans: list[Pod] = []
     unreadable: list[tuple[str, str]] = []  # uid, node
     doubts: list[Doubt] = []
+    counted: list[tuple[str, list[str]]] = []  # node, uids that are in what its zones say
     held: list[Hold] = []
     expected: list[Expectation] = []
     kept: list[Kept] = []
@@ -184,6 +185,8 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("unreadable", engine.unreadable.items())
     doubts = cluster.distrusted.nodes.items()
     yield from _parts("doubts", (Doubt(n, r, d) for n, kept in doubts for r, d in kept.items()))
+    counted = cluster.zones.counted.items()
+    yield from _parts("counted", ((node, sorted(uids)) for node, uids in counted))
     yield from _parts("held", (Hold(pod, why) for pod, why in engine.held.values()))
     yield from _parts("expected", _expected(engine))
     yield from _parts("kept", _kept(engine))
@@ -221,6 +224,7 @@ def facts(cluster: Cluster) -> Iterator[on.Event]:
     yield from map(on.VolumeSeen, storage.volumes.values())
     yield from map(on.ClaimSeen, storage.claims.values())
     yield from map(on.BudgetSeen, cluster.budgets.by_key.values())
+    yield from map(on.TopologySeen, cluster.zones.topologies.values())
     yield from map(on.GroupSeen, cluster.groups.by_source.values())
 
 
@@ -377,6 +381,8 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         engine.offers.until[each.pod.uid] = each.until
     for doubt in state.doubts:
         engine.cluster.distrusted.put(doubt.node, doubt.resource, doubt.distrust)
+    for name, uids in state.counted:
+        engine.cluster.zones.count(name, frozenset(uids))
     for wait in state.assumed:
         keep(wait.pod)
         engine.assume(_waiter(wait))

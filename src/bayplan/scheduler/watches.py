@@ -118,4 +118,6 @@ class Watches:
 def plural(what: str) -> str:
     """The kind may have the group of the API behind it."""
     kind, dot, group = what.partition(".")
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies{dot}{group}"
     return f"{kind}{'es' if kind.endswith('s') else 's'}{dot}{group}"

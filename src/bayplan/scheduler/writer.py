@@ -96,7 +96,7 @@ class Writer:
         self.failed: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()  # not written when we stopped
         counts = Counts(self.busy, self.done, self.failed, self.dropped)
-        desk = Desk(client, inbox, fence, counts, self._call, self._note)
+        desk = Desk(client, inbox, fence, counts, self._call, self.say)
         self._removals = Removals(desk, settings.bind_timeout_s)
 
     # ---- what to write
@@ -156,9 +156,9 @@ class Writer:
 
     def note(self, pod: Pod, reason: str, text: str, version: str = "") -> None:
         """An event about the pod."""
-        self._note(Note(pod, reason, text, version))
+        self.say(Note(pod, reason, text, version))
 
-    def _note(self, note: Note) -> None:
+    def say(self, note: Note) -> None:
         self._events[note.pod.uid, note.reason] = note
         if len(self._events) > MOST_EVENTS:
             self._events.popitem(last=False)

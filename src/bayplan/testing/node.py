@@ -78,8 +78,14 @@ def own_address() -> str:
 class Node:
     """A node of a control plane that knows `node_user(name)`."""
 
-    def __init__(self, plane: ControlPlane, name: str, parts: Parts | None = None) -> None:
-        self.plane, self.name = plane, name
+    def __init__(
+        self,
+        plane: ControlPlane,
+        name: str,
+        parts: Parts | None = None,
+        zones: nodefiles.Pretended | None = None,
+    ) -> None:
+        self.plane, self.name, self._zones = plane, name, zones
         self.directory = Path(tempfile.gettempdir(), f"bayplan-{secrets.token_hex(4)}")
         self.cgroup = Cgroup(self.directory.name.removeprefix("bayplan-"))
         self._parts = parts
@@ -132,7 +138,7 @@ class Node:
         parts = self._parts = self._parts or find_parts()
         self.directory.mkdir(mode=0o700)
         ports = (self._port, self._healthz_port)
-        settings = nodefiles.KubeletSettings(self.cgroup.name, *ports)
+        settings = nodefiles.KubeletSettings(self.cgroup.name, *ports, self._zones)
         try:
             nodefiles.write(self.directory, parts, settings)
             self.cgroup.make()

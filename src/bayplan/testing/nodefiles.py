@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from bayplan.testing import images
+from bayplan.testing import images, nodezones
 from bayplan.testing.nodeparts import Parts
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"  # the node has a /run of its own
@@ -38,6 +38,10 @@ fi
 mount --bind {dir}/kubelet /var/lib/kubelet
 mount --make-rshared /var/lib/kubelet
 mount --bind {dir}/log /var/log
+if [ -d {dir}/zones ]; then
+    mount --bind {dir}/zones /sys/devices/system/node
+    mount --bind {dir}/zones/{online} /sys/devices/system/cpu/online
+fi
 cd {dir}/kernel
 find . -type f | while read -r name; do
     if [ -e /proc/sys/$name ]; then mount --bind $name /proc/sys/$name; fi
@@ -98,10 +102,19 @@ esac
 """
 
 
+class Pretended(NamedTuple):
+    """NUMA zones, and what the kubelet makes of them."""
+
+    cpus: tuple[int, ...]  # per zone
+    policy: str = "single-numa-node"
+    scope: str = "container"
+
+
 class KubeletSettings(NamedTuple):
     cgroup: str
     port: int
     healthz_port: int
+    zones: Pretended | None = None
 
 
 def write(directory: Path, parts: Parts, kubelet: KubeletSettings) -> None:
@@ -109,7 +122,7 @@ def write(directory: Path, parts: Parts, kubelet: KubeletSettings) -> None:
         (directory / folder).mkdir()
     runc = parts.runc.parent
     (directory / "init.sh").write_text(
-        INIT.format(dir=directory, containerd=parts.containerd, runc=runc)
+        INIT.format(dir=directory, containerd=parts.containerd, runc=runc, online=nodezones.ONLINE)
     )
     (directory / "containerd.toml").write_text(
         CONTAINERD.format(dir=directory, socket=CONTAINERD_SOCKET, pause=images.PAUSE, runc=runc)
@@ -122,7 +135,11 @@ def write(directory: Path, parts: Parts, kubelet: KubeletSettings) -> None:
     (directory / "cni-bin" / "none").write_text(PLUGIN)
     os.chmod(directory / "cni-bin" / "none", 0o755)
     (directory / "resolv.conf").touch()  # the machine's may point into /run
-    (directory / "kubelet.json").write_text(json.dumps(_kubelet(directory, kubelet), indent=2))
+    config = _kubelet(directory, kubelet)
+    if kubelet.zones is not None:
+        nodezones.write(directory / "zones", kubelet.zones.cpus)
+        config |= nodezones.settings(kubelet.zones.policy, kubelet.zones.scope)
+    (directory / "kubelet.json").write_text(json.dumps(config, indent=2))
 
 
 def _kubelet(directory: Path, settings: KubeletSettings) -> dict[str, object]:

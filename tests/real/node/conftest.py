@@ -15,7 +15,13 @@ from bayplan.testing.nodeparts import Parts, find_parts
 from tests.real.node.kubelets import Kubelet, RealKubelet
 from tests.real.node.standin import StandIn
 
-NAMES = ("smoke", "devices", "neuron", "vipu")  # of nodes that tests may start, each in one test
+NAMES = (
+    "smoke",
+    "devices",
+    "neuron",
+    "vipu",
+    "zones",
+)  # of nodes that tests may start, each in one test
 
 
 @pytest.fixture(scope="session")

@@ -445,6 +445,7 @@ class Engine:
             self.waiting.wake((EventKind.POD_GONE,), now)
         if self.cluster.distrusted.next_end <= now:
             self._forgive(now)
+        self._facts.settle(now)
         effects: list[do.Effect] = []
         for _ in range(limit):
             if self.is_full:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from bayplan.core.model import events as on
 from bayplan.core.model.groups import PodGroup, Source
+from bayplan.core.model.numa import Topology
 from bayplan.core.model.verdicts import Changed, EventKind
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.waiting import Waiting
@@ -30,6 +31,10 @@ class Facts:
                 self._cluster.budgets.set(budget.key, budget)
             case on.BudgetGone(key):
                 self._cluster.budgets.set(key, None)
+            case on.TopologySeen(topology):
+                self._see_topology(topology.node, topology, now)
+            case on.TopologyGone(node):
+                self._see_topology(node, None, now)
             case on.GroupSeen(group):
                 self._see_group(group.source, group.gang.key, group, now)
             case on.GroupGone(source, key):
@@ -68,6 +73,15 @@ class Facts:
 
     def _wake_claims(self, keys: Iterable[str], now: float) -> None:
         self._waiting.wake([Changed(EventKind.CLAIM_CHANGED, key) for key in keys], now)
+
+    def settle(self, now: float) -> None:
+        """Pods may be known to be in what is published of zones: they take nothing beside it."""
+        if self._cluster.zones.unsure and self._cluster.zones.settle():
+            self._waiting.wake((EventKind.TOPOLOGY_CHANGED,), now)
+
+    def _see_topology(self, node: str, topology: Topology | None, now: float) -> None:
+        if self._cluster.zones.publish(node, topology):
+            self._waiting.wake((EventKind.TOPOLOGY_CHANGED,), now)
 
     def _see_group(self, source: Source, key: str, group: PodGroup | None, now: float) -> None:
         if self._cluster.groups.set(source, key, group):

@@ -6,6 +6,7 @@ from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
 from bayplan.core.model.groups import PodGroup, Source
 from bayplan.core.model.nodes import Node
+from bayplan.core.model.numa import Topology
 from bayplan.core.model.partitions import Estate, Partition
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
@@ -113,6 +114,14 @@ class BudgetSeen(Struct, frozen=True, gc=False):
 
 class BudgetGone(Struct, frozen=True, gc=False):
     key: str  # namespace/name
+
+
+class TopologySeen(Struct, frozen=True, gc=False):
+    topology: Topology
+
+
+class TopologyGone(Struct, frozen=True, gc=False):
+    node: str
 
 
 class VictimSpared(Struct, frozen=True, gc=False):
@@ -226,6 +235,8 @@ Event = (
     | DeviceClassGone
     | BudgetSeen
     | BudgetGone
+    | TopologySeen
+    | TopologyGone
     | VictimSpared
     | EstateSeen
     | EstateLost

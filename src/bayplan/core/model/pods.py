@@ -40,6 +40,13 @@ class DeviceAsk(Struct, frozen=True, cache_hash=True):
         return min(self.amount * self.unit_mib, MOST_MIB) if self.kind == "memory" else 0
 
 
+class ZoneAsk(Struct, frozen=True, cache_hash=True):
+    """What of a container a kubelet aligns to NUMA zones: cpus of its own, memory, devices."""
+
+    amounts: tuple[tuple[str, int], ...]  # sorted by name; cpu in milli
+    phase: Phase = "main"
+
+
 class RowKey(Struct, frozen=True, cache_hash=True):
     """What a pod asks of one node, whatever its labels are."""
 
@@ -63,6 +70,8 @@ class RowKey(Struct, frozen=True, cache_hash=True):
     claim_owner: str = ""  # … whose uid this is; empty where there are none
     resource_claims: bool = False  # asks for devices through resourceClaims
     devices: tuple[DeviceAsk, ...] = ()  # init containers first, as they start
+    aligned: tuple[ZoneAsk, ...] = ()  # likewise; empty where no zone could matter
+    guaranteed: bool = False  # QoS class Guaranteed, where `aligned` says something
 
     @property
     def partitions(self) -> tuple[DeviceAsk, ...]:

@@ -19,6 +19,7 @@ class EventKind(Enum):
     CLAIM_CHANGED = "persistent volume claim or its volume changed"
     STORAGE_CLASS_CHANGED = "storage class changed"
     DEVICE_CLASS_CHANGED = "device class changed"
+    TOPOLOGY_CHANGED = "node's NUMA zones changed"
     NODE_FORGIVEN = "kubelet's refusal is long enough ago"
 
 

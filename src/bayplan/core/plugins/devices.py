@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from msgspec import Struct
 
-from bayplan.core.devices import contiguous, shared, whole
+from bayplan.core.devices import contiguous, numa, shared, whole
 from bayplan.core.devices.shared import Card, Policy, Request
 from bayplan.core.devices.wanted import (
     Choice,
@@ -141,7 +141,14 @@ class Devices:
             if want.consecutive:
                 held += self._windows(want, pool, cluster, row)
                 continue
-            found = self._choice(want, pool, cluster.pools.tables[want.device_class], row)
+            zones = None
+            if want.wholes and cluster.zones.topologies:
+                name, resource = cluster.name(row), want.wholes[0].resource
+                zones = numa.zones_for_devices(cluster, name, ask.row, resource)
+            table = cluster.pools.tables[want.device_class]
+            found = None if zones is None else self._choice(want, pool, table, row, zones)
+            if found is None:
+                found = self._choice(want, pool, table, row)
             assert found is not None, f"{want.device_class} devices of row {row} were found to fit"
             held += held_of(want, found, pool, cluster.name(row))
         return held
@@ -153,9 +160,15 @@ class Devices:
         assert found is not None, f"{want.device_class} devices of row {row} were found to fit"
         return contiguous.held_of(want.consecutive, found, pool, cluster.name(row))
 
-    def _choice(self, want: Wanted, pool: Pool, table: Table, row: int) -> Choice | None:
+    def _choice(
+        self, want: Wanted, pool: Pool, table: Table, row: int, zones: set[int] | None = None
+    ) -> Choice | None:
+        """`zones`: the NUMA zones that devices must come from, if not from any."""
         if not is_one_part(want):
             cards = cards_of(table.cells[row], table.room[row], len(pool.devices))
+            if zones is not None:
+                devices = zip(cards, pool.devices, strict=True)
+                cards = [card if device.numa in zones else None for card, device in devices]
             return choose(want, pool, cards, self._policy)
         position = shared.best(table, row, want.requests[0], self._policy)
         return None if position < 0 else Choice(parts=(position,))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bayplan.core.model.numa import ZONES
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import Ask, Filter, Reads
@@ -45,7 +46,7 @@ class NodeAccepts:
 
 
 def asked(row: RowKey) -> list[str]:
-    return ["pods", *(name for name, _ in row.requests)]
+    return ["pods", *(name for name, _ in row.requests), *([ZONES] if row.aligned else ())]
 
 
 _: type[Filter] = NodeAccepts

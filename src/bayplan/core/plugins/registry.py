@@ -9,6 +9,7 @@ from bayplan.core.plugins.images import ImageLocality
 from bayplan.core.plugins.kubelet import NodeAccepts
 from bayplan.core.plugins.node_affinity import NodeAffinity
 from bayplan.core.plugins.node_name import NodeName, NodeReadable, NodeUnschedulable
+from bayplan.core.plugins.numa import NodeResourceTopologyMatch
 from bayplan.core.plugins.order import NamespaceShare, PrioritySort
 from bayplan.core.plugins.partitions import Partitions
 from bayplan.core.plugins.pod_affinity import InterPodAffinity
@@ -43,6 +44,7 @@ BUILT_IN: dict[str, type] = {
         DynamicResources,
         Devices,
         Partitions,
+        NodeResourceTopologyMatch,
         NodeAccepts,
         NodeResourcesBalancedAllocation,
         ImageLocality,
@@ -71,6 +73,7 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("DynamicResources", 0),
         ("Devices", 0),
         ("Partitions", 0),
+        ("NodeResourceTopologyMatch", 0),
         ("NodeAccepts", 0),  # last: what else is wrong with the node says more
     ),
     "score": (
@@ -83,6 +86,7 @@ DEFAULT: dict[str, tuple[tuple[str, int], ...]] = {
         ("ImageLocality", 1),
         ("Devices", 10),  # says nothing of pods that ask for none
         ("Partitions", 10),  # likewise
+        ("NodeResourceTopologyMatch", 1),  # nor where no node's zones are published
     ),
     "choose": (("Devices", 0), ("Partitions", 0)),
     "preempt": (("DefaultPreemption", 0),),

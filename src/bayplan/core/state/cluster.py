@@ -50,6 +50,7 @@ from bayplan.core.state.pools import Pools
 from bayplan.core.state.storage import Storage
 from bayplan.core.state.terms import OwnTerms, Term, TermTable
 from bayplan.core.state.trial import Mark, Trial
+from bayplan.core.state.zones import Zones
 
 KEPT_DEMANDS = 1 << 16
 MOST_COLUMNS = 1024  # label columns
@@ -117,6 +118,7 @@ class Cluster:
         self.groups = Groups(self._done)
         self.holds = Holds(self._done, self._hold)
         self.distrusted = Distrusted(self._done, self._touch)
+        self.zones = Zones(self._done, self._touch_load, self._on)
         self._demands: dict[RowKey, Demand] = {}
         self.device_classes = DeviceClasses(self._done, self._demands.clear)
         self.static_log = RowLog()
@@ -224,6 +226,8 @@ class Cluster:
         old, resident.pod = resident.pod, pod
         if old.started_s != pod.started_s or old.checkpoint_s != pod.checkpoint_s:
             self.victim_log.append(resident.row)
+        if old.started_s != pod.started_s:
+            self.zones.changed(self.name(resident.row))
 
     def note_victim(self, uid: str) -> None:
         """Whether the pod may be removed for others has changed."""
@@ -388,6 +392,8 @@ class Cluster:
             self.estates.take(pod, 1)
         if self.index.keys:
             self.index.add(pod)
+        if self.zones.topologies:
+            self.zones.changed(self.name(row))
         self.load_log.append(row)
         self._done(self._remove, pod.uid)
 
@@ -412,6 +418,8 @@ class Cluster:
         if pod.held is not None or pod.row.devices:
             self.pools.take(row, pod, -1)
             self.estates.take(pod, -1)
+        if self.zones.topologies:
+            self.zones.changed(self.name(row))
         self.load_log.append(row)
         self._done(self._place, pod, row)
 
@@ -424,6 +432,7 @@ class Cluster:
         self.free[row] -= sign * demand.take
         self.pools.take(row, pod, sign)
         self.estates.take(pod, sign)
+        self.zones.changed(self.name(row))
         self.load_log.append(row)
 
     def _orphan(self, pod: Pod) -> None:
@@ -553,6 +562,19 @@ class Cluster:
         if row is not None:
             self.static_log.append(row)
             self.load_log.append(row)
+
+    def _touch_load(self, name: str) -> None:
+        """What pods use on the node may be another now."""
+        row = self.rows.get(name)
+        if row is not None:
+            self.load_log.append(row)
+
+    def _on(self, name: str) -> Iterator[Pod]:
+        """The pods of the node, and those for whom room is held there."""
+        row = self.rows.get(name)
+        if row is not None:
+            yield from (resident.pod for resident in self.residents[row].values())
+            yield from self.holds.on(row)
 
     def _use_ports(self, row: int, ports: tuple[HostPort, ...], sign: int) -> None:
         for port in ports:

@@ -39,6 +39,7 @@ def broken(cluster: Cluster) -> list[str]:
         *_holds(cluster),
         *_storage(cluster),
         *_classes_and_trust(cluster),
+        *_zones(cluster),
         *_pools(cluster),
         *_estates(cluster),
         *_terms(cluster),
@@ -257,6 +258,16 @@ def _classes_and_trust(cluster: Cluster) -> Iterator[str]:
     ends = [d.until for kept in distrusted.nodes.values() for d in kept.values() if d.closed]
     if distrusted.next_end != min(ends, default=math.inf):
         yield "the first end of a distrust is not the first"
+
+
+def _zones(cluster: Cluster) -> Iterator[str]:
+    zones = cluster.zones
+    for node, free in zones.kept().items():
+        if free != zones.worked_out(node):
+            yield f"the zones of {node} have {free} free, not {zones.worked_out(node)}"
+    for node in zones.counted:
+        if node not in zones.topologies:
+            yield f"pods are counted in the zones of {node}, of which nothing is published"
 
 
 def _pools(cluster: Cluster) -> Iterator[str]:

@@ -48,6 +48,12 @@ class Table:
     def has_pool(self, row: int) -> bool:
         return bool(self.unknown[row] != NO_POOL)
 
+    def free_wholes(self, row: int) -> set[int]:
+        """The positions of devices that may be given and that nobody holds."""
+        count = len(self.usable[row])
+        idle = (self.room[row, :count] >= 0) & (self.cells[row, HOLDERS, :count] == 0)
+        return set(np.flatnonzero(idle).tolist())
+
     def is_overdrawn(self, row: int, device: str) -> bool:
         """Whether more of a device is held than there is."""
         at = self.positions[row].get(device)

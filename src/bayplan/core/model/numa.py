@@ -1,0 +1,67 @@
+"""A node's NUMA zones as somebody published them, and what of a pod a kubelet aligns to them.
+
+Nothing here knows which pods are on the node, nor how the object is written down.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from bayplan.core.model.pods import ZoneAsk
+
+Policy = Literal["none", "best-effort", "restricted", "single-numa-node"]
+Scope = Literal["container", "pod"]
+Amounts = tuple[tuple[str, int], ...]  # sorted by name; cpu in thousandths
+
+MOST_ZONES = 64
+FAR = 255  # ACPI's distance for "not known"
+ZONES = "NUMA zones"  # what a kubelet is short of that cannot align a pod
+SETTLING_S = 10.0  # an exporter looks and writes within so long
+
+
+class Zone(Struct, frozen=True):
+    """One NUMA zone, under whatever name."""
+
+    name: str
+    number: int  # as the operating system counts them
+    allocatable: Amounts = ()
+    available: Amounts = ()  # what the publisher counted as not in use
+    costs: tuple[int, ...] = ()  # to each zone of the node, in their order; empty: not known
+
+
+class Topology(Struct, frozen=True):
+    """What is published about a node. `unknown` says why nothing can be told from it."""
+
+    node: str
+    policy: Policy = "none"
+    scope: Scope = "container"
+    zones: tuple[Zone, ...] = ()  # by number
+    fingerprint: str = ""  # of the pods that the publisher has counted
+    of_exclusive: bool = False  # only pods with resources of their own are in the fingerprint
+    written_s: float = 0.0  # since 1970; 0: not known
+    unknown: str = ""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the kubelet turns pods away that it cannot align."""
+        return bool(self.unknown) or self.policy in ("restricted", "single-numa-node")
+
+
+def is_zonal(name: str) -> bool:
+    """Whether the resource is a zone's own, and not the node's as a whole."""
+    return name in ("cpu", "memory") or name.startswith("hugepages-")
+
+
+def together(asks: Iterable[ZoneAsk]) -> Amounts:
+    """What the containers hold at most at one time; init containers run one by one."""
+    standing: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for ask in asks:
+        for name, amount in ask.amounts:
+            if ask.phase == "init":
+                peak[name] = max(peak.get(name, 0), amount + standing.get(name, 0))
+            else:
+                standing[name] = standing.get(name, 0) + amount
+    names = sorted(standing.keys() | peak.keys())
+    return tuple((name, max(standing.get(name, 0), peak.get(name, 0))) for name in names)

@@ -1,0 +1,242 @@
+"""NUMA zones: would the kubelet admit the pod, and how full do its zones become."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, islice
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from bayplan.core.devices import numa
+from bayplan.core.model.numa import FAR, Topology, together
+from bayplan.core.model.pods import RowKey
+from bayplan.core.model.verdicts import EventKind, Reason
+from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
+from bayplan.core.plugins.resources import CPU_AND_MEMORY, FREED, Resource
+from bayplan.core.state.arrays import Codes, Ints
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.view import View
+
+Amounts = Sequence[tuple[str, int]]
+# As scheduler-plugins says it. Who would go for the pod leaves a zone that nobody knows.
+TEXTS = ("cannot align container", "cannot align init container", "cannot align pod")
+INVALID = "invalid node topology data"
+CODES = {"container": 1, "init container": 2, "pod": 4}
+UNKNOWN = 8
+HELPED_BY = frozenset({*FREED, EventKind.TOPOLOGY_CHANGED})
+ZONE_SCORE = MAX_SCORE // 8  # scheduler-plugins counts 8 zones at most
+
+
+class Strategy(Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes"] = (
+        "LeastAllocated"
+    )
+    resources: tuple[Resource, ...] = CPU_AND_MEMORY  # what is not named has weight 1
+
+
+class TopologyArgs(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    scoring_strategy: Strategy = Strategy()
+
+    def __post_init__(self) -> None:
+        for resource in self.scoring_strategy.resources:
+            if not 1 <= resource.weight <= 100:
+                where = f"scoringStrategy.resources: {resource.name}"
+                raise ValueError(f"{where} has weight {resource.weight}, not 1 to 100")
+
+
+class NodeResourceTopologyMatch:
+    """Refuses nodes whose kubelet could not align the pod to NUMA zones as its policy demands;
+    scores by how full the zones become, or by how many of them it takes."""
+
+    name = "NodeResourceTopologyMatch"
+    reads = Reads.LOAD
+    Args = TopologyArgs
+
+    def __init__(self, args: TopologyArgs = TopologyArgs()) -> None:  # noqa: B008
+        self._type = args.scoring_strategy.type
+        self._weights = {each.name: each.weight for each in args.scoring_strategy.resources}
+        self._fill: Callable[[Amounts, dict[str, int]], int] = {
+            "MostAllocated": self._most,
+            "BalancedAllocation": balanced,
+        }.get(self._type, self._least)
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        if not ask.row.aligned or not view.cluster.zones.topologies:
+            return None
+        codes: Codes = np.zeros(len(view), dtype=np.int64)
+        for at, topology in published(view):
+            if topology.refuses:
+                codes[at] = refusal(view.cluster, topology, ask.row)
+        return codes
+
+    def reasons(self, ask: Ask) -> Sequence[Reason]:
+        return [Reason(text, False, HELPED_BY) for text in (*TEXTS, INVALID)]
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        row = ask.row
+        if not (row.guaranteed and row.aligned and view.cluster.zones.topologies):
+            return None
+        scores = np.zeros(len(view), dtype=np.int64)
+        for at, topology in published(view):
+            if topology.unknown:
+                continue
+            if self._type == "LeastNUMANodes":
+                scores[at] = fewest(view.cluster, topology, row)
+            elif topology.policy == "single-numa-node":
+                scores[at] = self._filled(view.cluster, topology, row)
+        return scores
+
+    def _filled(self, cluster: Cluster, topology: Topology, row: RowKey) -> int:
+        """The worst of the zones that could do; of several containers the mean."""
+        free = zones_of(cluster, topology, row)
+        asks = [together(row.aligned)]
+        if topology.scope == "container":
+            asks = [ask.amounts for ask in row.aligned]
+        found = []
+        for amounts in asks:
+            scores = [self._fill(amounts, zone) for zone in free] if amounts else [MAX_SCORE]
+            found.append(min((score for score in scores if score), default=0))
+        return sum(found) // len(found)
+
+    def _least(self, amounts: Amounts, zone: dict[str, int]) -> int:
+        return self._mean(amounts, zone, lambda asked, there: there - asked)
+
+    def _most(self, amounts: Amounts, zone: dict[str, int]) -> int:
+        return self._mean(amounts, zone, lambda asked, there: asked)
+
+    def _mean(self, amounts: Amounts, zone: dict[str, int], part: Callable[[int, int], int]) -> int:
+        """Weighted over all that is asked; what the zone has too little of counts 0."""
+        total = weights = 0
+        for name, amount in amounts:
+            asked, there = whole(name, amount), whole(name, max(zone.get(name, 0), 0))
+            weight = self._weights.get(name, 1)
+            weights += weight
+            if there and amount <= zone[name]:
+                total += weight * (part(asked, there) * MAX_SCORE // there)
+        return total // weights
+
+
+def published(view: View) -> Iterator[tuple[int, Topology]]:
+    """The rows of the view, by position, whose node has its zones published."""
+    cluster = view.cluster
+    topologies = cluster.zones.topologies
+    if view.rows is None:
+        for name, topology in topologies.items():
+            row = cluster.rows.get(name)
+            if row is not None:
+                yield row, topology
+        return
+    for at, row in enumerate(view.rows.tolist()):
+        node = cluster.nodes[row]
+        found = None if node is None else topologies.get(node.name)
+        if found is not None:
+            yield at, found
+
+
+def refusal(cluster: Cluster, topology: Topology, row: RowKey) -> int:
+    if topology.unknown:
+        return UNKNOWN
+    node = cluster.nodes[cluster.rows[topology.node]]
+    assert node is not None
+    asked = [name for ask in row.aligned for name, _ in ask.amounts]
+    if all(name in node.allocatable for name in asked):
+        found = numa.trouble(cluster, topology.node, row)
+        return CODES[found] if found is not None else 0
+    return CODES["pod" if topology.scope == "pod" else first_without(row, node.allocatable)]
+
+
+def first_without(row: RowKey, there: dict[str, int]) -> Literal["container", "init container"]:
+    """Of the containers that ask for what the node does not have, the first."""
+    for ask in row.aligned:
+        if any(name not in there for name, _ in ask.amounts):
+            break
+    return "container" if ask.phase == "main" else "init container"
+
+
+def zones_of(cluster: Cluster, topology: Topology, row: RowKey) -> list[dict[str, int]]:
+    return numa.room_of(cluster, topology.node, row).free
+
+
+def fewest(cluster: Cluster, topology: Topology, row: RowKey) -> int:
+    """The fewer zones, the better, and those near each other above others."""
+    free = zones_of(cluster, topology, row)
+    asks = [together(row.aligned)]
+    if topology.scope == "container":
+        asks = [ask.amounts for ask in row.aligned]
+    most, near = 0, True
+    for amounts in asks:
+        if not any(name in zone for name, _ in amounts for zone in free):
+            continue
+        found = nearest(topology, free, amounts)
+        if found is None:
+            return 0
+        zones, is_near = found
+        most, near = max(most, len(zones)), near and is_near
+        give(free, zones, amounts)
+    if not most:
+        return MAX_SCORE
+    return max(MAX_SCORE - most * ZONE_SCORE + (ZONE_SCORE // 2 if near else 0), 0)
+
+
+def nearest(
+    topology: Topology, free: list[dict[str, int]], amounts: Amounts
+) -> tuple[tuple[int, ...], bool] | None:
+    """The fewest zones in which it is free, of those the nearest to each other; and whether no
+    others of their number are nearer."""
+    for count in range(1, len(free) + 1):
+        every = list(islice(combinations(range(len(free)), count), numa.MOST_SETS))
+        lengths = {zones: length(topology, zones) for zones in every}
+        shortest = min(min(lengths.values()), FAR * count * count)
+        fitting = [zones for zones in every if fits(free, zones, amounts)]
+        if fitting:
+            best = min(fitting, key=lambda zones: lengths[zones])
+            return best, lengths[best] == shortest
+    return None
+
+
+def length(topology: Topology, zones: tuple[int, ...]) -> int:
+    """The sum of the distances between the zones, and of each to itself."""
+    costs = [topology.zones[zone].costs for zone in zones]
+    return sum(line[other] if line else FAR for line in costs for other in zones)
+
+
+def fits(free: list[dict[str, int]], zones: tuple[int, ...], amounts: Amounts) -> bool:
+    """Every one of the zones must have the resource, if only none of it is left."""
+    return all(
+        all(name in free[zone] for zone in zones)
+        and sum(max(free[zone][name], 0) for zone in zones) >= amount
+        for name, amount in amounts
+    )
+
+
+def give(free: list[dict[str, int]], zones: tuple[int, ...], amounts: Amounts) -> None:
+    for name, amount in amounts:
+        for zone in zones:
+            taken = min(amount, max(free[zone][name], 0))
+            free[zone][name] -= taken
+            amount -= taken
+
+
+def balanced(amounts: Amounts, zone: dict[str, int]) -> int:
+    """The less the used fractions vary, the better; 0 where something is short."""
+    fractions = []
+    for name, amount in amounts:
+        there = whole(name, max(zone.get(name, 0), 0))
+        fraction = whole(name, amount) / there if there else 1.0
+        if fraction > 1:
+            return 0
+        fractions.append(fraction)
+    if len(fractions) < 2:
+        return MAX_SCORE
+    mean = sum(fractions) / len(fractions)
+    variance = sum((fraction - mean) ** 2 for fraction in fractions) / (len(fractions) - 1)
+    return int((1 - variance) * MAX_SCORE)
+
+
+def whole(name: str, amount: int) -> int:
+    """In whole units: scheduler-plugins' scores see no thousandths of a cpu."""
+    return -(-amount // 1000) if name == "cpu" else amount
+
+
+_: type[Filter] = NodeResourceTopologyMatch
+_score: type[Score] = NodeResourceTopologyMatch

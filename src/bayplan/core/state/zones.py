@@ -1,0 +1,155 @@
+"""NUMA zones of nodes: what was published of them, and whom the publisher has counted.
+
+What is published lags behind. A pod takes its room in every zone until the publication is known to
+have counted it, since nobody can say which zone the kubelet gave it; then it takes none, for it is
+in what is published (docs/decisions/0015-numa-zones.md). What is free follows from that and from
+the node's pods, and is worked out when somebody asks.
+
+Whether a pod is counted is looked at between decisions, never on a trial: `unsure` says on which
+nodes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from bayplan.core.model.fingerprint import fingerprint
+from bayplan.core.model.numa import SETTLING_S, Topology, together
+from bayplan.core.model.pods import Pod
+
+Free = tuple[dict[str, int], ...]  # per zone, by resource; below 0 where more may be in use
+
+
+class Zones:
+    """By node name. Every change is an operation; `done` is told its inverse."""
+
+    NOT_STATE = ("_done", "_touch", "_pods", "_free", "at_most", "unsure")
+
+    def __init__(
+        self,
+        done: Callable[..., None],
+        touch: Callable[[str], None],
+        pods: Callable[[str], Iterable[Pod]],
+    ) -> None:
+        self.topologies: dict[str, Topology] = {}
+        self.counted: dict[str, frozenset[str]] = {}  # uids; nodes without any are not there
+        self.at_most: dict[str, Free] = {}  # what the zones have when nobody is there
+        self.unsure: dict[str, None] = {}  # nodes where more pods may be counted than was known
+        self._done, self._touch, self._pods = done, touch, pods
+        self._free: dict[str, Free] = {}
+
+    def free(self, node: str) -> Free:
+        """What may be given in each zone, whatever zones the pods that are not counted have."""
+        free = self._free.get(node)
+        if free is None:
+            free = self._free[node] = self.worked_out(node)
+        return free
+
+    def worked_out(self, node: str) -> Free:
+        free = tuple(dict(zone.available) for zone in self.topologies[node].zones)
+        for pod in self.uncounted(node):
+            for name, amount in together(pod.row.aligned):
+                for zone in free:
+                    if name in zone:
+                        zone[name] -= amount
+        return free
+
+    def uncounted(self, node: str) -> Iterator[Pod]:
+        """The pods that are in zones nobody knows."""
+        counted = self.counted.get(node, frozenset())
+        return (p for p in self._pods(node) if p.row.aligned and p.uid not in counted)
+
+    def kept(self) -> dict[str, Free]:
+        """What was worked out so far."""
+        return self._free
+
+    def publish(self, node: str, topology: Topology | None) -> bool:
+        """What is published of the node now; None: nothing. Whether that is news."""
+        if self.topologies.get(node) == topology:
+            return False
+        self._put(node, topology)
+        if topology is None:
+            self.count(node, frozenset())
+        else:
+            pods = [pod for pod in self._pods(node) if pod.row.aligned]
+            self.count(node, self._counted(topology, pods, arrives=True))
+        return True
+
+    def count(self, node: str, uids: frozenset[str]) -> None:
+        """These pods are in what is published."""
+        before = self.counted.get(node, frozenset())
+        if uids == before:
+            return
+        if uids:
+            self.counted[node] = uids
+        else:
+            del self.counted[node]
+        self._free.pop(node, None)
+        self._touch(node)
+        self._done(self.count, node, before)
+
+    def changed(self, node: str) -> None:
+        """Other pods are on the node, or one of them has started."""
+        if node in self.topologies:
+            self._free.pop(node, None)
+            self.unsure[node] = None
+
+    def settle(self) -> bool:
+        """Looks where more pods may be counted. Whether there were any."""
+        found = False
+        for node in self.unsure:
+            topology = self.topologies.get(node)
+            if topology is None:
+                continue
+            pods = [pod for pod in self._pods(node) if pod.row.aligned]
+            before = self.counted.get(node, frozenset())
+            after = self._counted(topology, pods, arrives=False)
+            found = found or not after <= before
+            self.count(node, after)
+        self.unsure.clear()
+        return found
+
+    def _put(self, node: str, topology: Topology | None) -> None:
+        before = self.topologies.get(node)
+        if topology is not None:
+            self.topologies[node] = topology
+            self.at_most[node] = tuple(dict(zone.allocatable) for zone in topology.zones)
+        else:
+            del self.topologies[node], self.at_most[node]
+        self._free.pop(node, None)
+        self._touch(node)
+        self._done(self._put, node, before)
+
+    def _counted(self, topology: Topology, pods: list[Pod], arrives: bool) -> frozenset[str]:
+        """Whom the publication has counted: whoever it was known of, whoever had started long
+        enough before it was written, and whoever is in its fingerprint."""
+        before = self.counted.get(topology.node, frozenset())
+        sure = {pod.uid for pod in pods if pod.uid in before}
+        started = [pod for pod in pods if pod.started_s]
+        if topology.written_s:
+            long_ago = topology.written_s - SETTLING_S
+            sure |= {pod.uid for pod in started if pod.started_s <= long_ago}
+        elif arrives and not topology.fingerprint:  # nobody can say more than that it came later
+            sure |= {pod.uid for pod in started}
+        left = [pod for pod in started if pod.uid not in sure]
+        if left and topology.fingerprint:
+            sure |= self._signed(topology, left)
+        return frozenset(sure)
+
+    def _signed(self, topology: Topology, left: list[Pod]) -> set[str]:
+        """Of the pods that have started, those that the fingerprint says are counted. It has
+        names only, so it must not be older than the pod."""
+        everybody = list(self._pods(topology.node))
+        if topology.of_exclusive:
+            names = {name for zone in topology.zones for name, _ in zone.available}
+            everybody = [pod for pod in everybody if _is_exclusive(pod, names)]
+        started = [pod for pod in everybody if pod.started_s]
+        for pods in (started, everybody):
+            if fingerprint((pod.namespace, pod.name) for pod in pods) == topology.fingerprint:
+                written = topology.written_s
+                return {pod.uid for pod in left if not written or written >= pod.started_s}
+        return set()
+
+
+def _is_exclusive(pod: Pod, names: set[str]) -> bool:
+    """Whether it has resources of a zone to itself while it runs."""
+    standing = (ask for ask in pod.row.aligned if ask.phase != "init")
+    return any(name in names for ask in standing for name, _ in ask.amounts)
