@@ -47,7 +47,7 @@ class Crowd(Struct, frozen=True):
 
     nodes: int = 8
     size: int = 48  # of 64 GPUs
-    load: float = 0.95  # of the GPUs, by the small pods alone
+    load: float = 0.9  # of the GPUs, by the small pods alone
     lives_s: tuple[float, ...] = (2.0, 6.0, 4.0, 3.0, 5.0)  # of the small pods, in turn
     warm_s: float = 10.0  # before the gang comes: longer than the longest life
     limit_s: float = 180.0

@@ -156,7 +156,7 @@ class Watch:
     def close(self) -> None:
         """Whoever follows it, on another thread, has seen all."""
         self._closed = True
-        self._get.close()
+        self._get.shut()
 
     def __iter__(self) -> Iterator[tuple[Change, float]]:
         """Each change, with when it came."""
@@ -172,11 +172,12 @@ class Watch:
             chunk = self._get.read()
             if chunk:
                 self._begun += chunk
-            elif self._closed:
+                continue
+            self._get.close()
+            if self._closed:
                 return
-            else:
-                self.cuts += 1
-                self._open()
+            self.cuts += 1
+            self._open()
 
 
 def _check(head: bytes) -> None:
@@ -199,9 +200,12 @@ class _Get:
     def read(self) -> bytes:
         return self._socket.recv(READ_BYTES)
 
-    def close(self) -> None:
+    def shut(self) -> None:
         """From another thread than the one that reads, which then reads the end."""
         self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
 
     def read_head(self) -> tuple[bytes, bytes]:
         """The head, and what came with it of the body."""
@@ -218,6 +222,7 @@ class _Get:
         head, body = self.read_head()
         while chunk := self.read():
             body += chunk
+        self.close()
         return head, body
 
 
