@@ -15,7 +15,8 @@ SMALL = Plan(
     Halves(nodes=1, size=5, rounds=1, run_s=0.2, limit_s=20.0),
     Crowd(nodes=1, size=6, lives_s=(1.0,), warm_s=1.5, limit_s=3.0),
 )
-IMPATIENT = Plan(Halves(nodes=1, size=5, rounds=3, limit_s=3.0), SMALL.crowd)
+# So many that pods which come in turn, more or less, never let one gang have all by chance.
+IMPATIENT = Plan(Halves(nodes=1, size=8, rounds=3, limit_s=3.0), SMALL.crowd)
 
 
 def coscheduling() -> Rival:

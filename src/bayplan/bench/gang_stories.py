@@ -16,17 +16,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
 from msgspec import Struct
 
 from bayplan.bench.access import access
-from bayplan.bench.cluster import GPUS, PODS
+from bayplan.bench.cluster import GPUS, PODS, Cluster
 from bayplan.bench.observer import Change, Watch
 from bayplan.bench.rivals import POD_GROUPS, Rival
 from bayplan.bench.throughput import APISERVER_ARGS, BenchError, Progress, Track
-from bayplan.testing.controlplane import ControlPlane, ControlPlaneError, Refused
+from bayplan.testing.controlplane import ControlPlane, ControlPlaneError, Process, Refused
 
 POLL_S = 0.02
 Json = dict[str, Any]
@@ -82,10 +83,10 @@ def play(
 ) -> Json:
     """The same on a control plane that runs already."""
     progress(f"{rival.key}: two gangs that each need more than half")
-    with Stage(plane, rival, plan.halves.nodes) as stage:
+    with staged(plane, rival, plan.halves.nodes) as stage:
         halves = two_halves(stage, plan.halves)
     progress(f"{rival.key}: {told(halves)}; now a large gang in a crowd of small pods")
-    with Stage(plane, rival, plan.crowd.nodes) as stage:
+    with staged(plane, rival, plan.crowd.nodes) as stage:
         crowd = in_a_crowd(stage, plan.crowd)
     progress(f"{rival.key}: {told(crowd)}")
     return {"rival": rival.key, "halves": halves, "crowd": crowd}
@@ -98,32 +99,38 @@ def told(found: Json) -> str:
 # ---- the stage
 
 
-class Stage:
+@contextmanager
+def staged(plane: ControlPlane, rival: Rival, nodes: int) -> Iterator["Stage"]:
     """Empty nodes, a rival that runs, and a watch of the pods; nothing is left of it at the end."""
+    track = Track(plane, lambda text: None)
+    track.cluster.clear()
+    track.cluster.add_nodes(nodes)
+    sight = Sightings(Watch(access(plane.kubeconfig), PODS))
+    try:
+        running = rival.start(plane)
+        try:
+            track.until_ready(running)
+            yield Stage(plane, rival, track.cluster, sight, running.process)
+        finally:
+            running.process.stop()
+    finally:
+        sight.close()
+        track.cluster.clear()
 
-    def __init__(self, plane: ControlPlane, rival: Rival, nodes: int) -> None:
-        self.plane, self.rival, self._nodes = plane, rival, nodes
-        self._track = Track(plane, lambda text: None)
-        self.cluster = self._track.cluster
 
-    def __enter__(self) -> "Stage":
-        self.cluster.clear()
-        self.cluster.add_nodes(self._nodes)
-        self.sight = Sightings(Watch(access(self.plane.kubeconfig), PODS))
-        self._running = self.rival.start(self.plane)
-        self._track.until_ready(self._running)
-        return self
+class Stage(Struct, frozen=True):
+    """What the stories play on."""
 
-    def __exit__(self, *error: object) -> None:
-        self._running.process.stop()
-        self.sight.close()
-        self.cluster.clear()
+    plane: ControlPlane
+    rival: Rival
+    cluster: Cluster
+    sight: "Sightings"
+    process: Process  # of the rival
 
     def check(self) -> None:
         """An error if nobody plays any more."""
-        process = self._running.process
-        if not process.running:
-            raise BenchError(f"{process.name} ended:\n{process.tail()}")
+        if not self.process.running:
+            raise BenchError(f"{self.process.name} ended:\n{self.process.tail()}")
         if self.sight.trouble:
             raise BenchError(self.sight.trouble)
 
