@@ -34,6 +34,7 @@ def test_two_gangs_that_could_block_each_other_both_run(wiped: ControlPlane) -> 
     assert [done["bound"] for done in halves["rounds"]] == [[5, 5]]
     assert crowd["small_bound"] > 0
     assert 0 < crowd["small_busy"] <= 1.0
+    assert crowd["small_late_s"] > 0
     assert wiped.request("GET", "/api/v1/nodes")["items"] == []
 
 

@@ -274,6 +274,7 @@ class Stream:
         self.created: dict[str, float] = {}
         self._waiting: deque[tuple[str, float]] = deque()  # with how long it lives
         self._running: list[tuple[float, str]] = []  # with when it ends
+        self.late_s: list[float] = []  # by how much pods lived too long, since we were busy
 
     def turn(self, now: float) -> None:
         """Those whose time has come appear and end."""
@@ -289,7 +290,10 @@ class Stream:
                 self._running.append((bound[name] + lives_s, name))
             else:
                 self._waiting.append((name, lives_s))
-        self._stage.end([name for ends, name in self._running if ends <= now])
+        for ends, name in self._running:
+            if ends <= now:
+                self._stage.end([name])
+                self.late_s.append(time.monotonic() - ends)
         self._running = [(ends, name) for ends, name in self._running if ends > now]
 
     @property
@@ -332,4 +336,5 @@ def in_a_crowd(stage: Stage, plan: Crowd) -> Json:
         "small_bound": len(waits_s),
         "small_wait_s": median(waits_s) if waits_s else None,
         "small_waiting": stream.waits,
+        "small_late_s": sum(stream.late_s) / len(stream.late_s) if stream.late_s else None,
     }
