@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bayplan.bench import asking, gangs, what_if
+from bayplan.bench import asking, gangs, live_gangs, what_if
 from bayplan.bench.throughput import BenchError
 from bayplan.cli.bench_questions import render_gangs, render_what_if
 from bayplan.testing.controlplane import ControlPlane
@@ -39,11 +39,25 @@ def test_every_figure_is_there(wiped: ControlPlane) -> None:
 
 
 def test_gangs_in_small() -> None:
-    report = gangs.run((gangs.Size(10, 4, 3), gangs.Size(6, 2, 3, what_if.GPUS)))
+    sizes = (gangs.Size(10, 4, 3), gangs.Size(6, 2, 3, what_if.GPUS))
+    report = gangs.run(gangs.Plan(sizes, rounds=1, live=None))
 
     assert [each["gangs"] for each in report["results"]] == [4, 2]
     assert all(each["place_s"] > 0 and each["refuse_s"] > 0 for each in report["results"])
     assert "REFUSED AFTER S" in render_gangs(report)
+
+
+def test_gangs_on_a_control_plane_in_small(wiped: ControlPlane) -> None:
+    plan = live_gangs.Plan(nodes=20, gangs=5, size=3, rounds=1, settle_s=0.1)
+
+    live = live_gangs.measure(wiped, plan)
+
+    assert (live["nodes"], live["gangs"], live["size"]) == (20, 5, 3)
+    assert live["bind_s"] > 0
+    assert live["bare_bind_s"] > 0
+    assert live["bind_over_bare"] == pytest.approx(live["bind_s"] / live["bare_bind_s"])
+    assert [done["contender"] for done in live["rounds"]] == ["bayplan", "bare_loop"]
+    assert "5 gangs of 3 on 20 nodes" in render_gangs({"results": [], "live": live})
 
 
 def test_a_quantile_lies_within_its_bucket() -> None:

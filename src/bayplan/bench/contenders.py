@@ -42,7 +42,7 @@ def start_kube_scheduler(plane: ControlPlane) -> Running:
     return Running(plane.start_kube_scheduler(), lambda: True)
 
 
-def start_bayplan(plane: ControlPlane) -> Running:
+def start_bayplan(plane: ControlPlane, config: Path | None = None) -> Running:
     """With no configuration: every default plugin, and no leader election."""
     port, api = free_ports(2)
     command = [
@@ -51,6 +51,8 @@ def start_bayplan(plane: ControlPlane) -> Running:
         f"--listen=127.0.0.1:{port}",
         f"--api=127.0.0.1:{api}",
     ]
+    if config is not None:
+        command.append(f"--config={config}")
     process = Process("bayplan", command, plane.directory / "bayplan.log")
     return Running(process, lambda: get(port, "/readyz") is not None, port, api)
 

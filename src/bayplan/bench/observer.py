@@ -63,7 +63,7 @@ class _Object(Struct, gc=False):
     regarding: _Metadata | None = None
 
 
-class _Line(Struct, gc=False):
+class Change(Struct, gc=False):
     type: str
     object: _Object
 
@@ -72,7 +72,7 @@ class _List(Struct, gc=False):
     metadata: _Metadata
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(Change).decode
 _decode_list = msgspec.json.Decoder(_List).decode
 
 
@@ -86,7 +86,7 @@ class Observer:
         self.moved = self.events_by_then = 0
         self.last_appeared = self.first_bind = self.last_bind = self.last_event = 0.0
 
-    def pod(self, seen: _Line, now: float) -> None:
+    def pod(self, seen: Change, now: float) -> None:
         name, node = seen.object.metadata.name, seen.object.spec.node_name
         if seen.type == "ADDED":
             self.appeared.setdefault(name, now)
@@ -100,7 +100,7 @@ class Observer:
         self.first_bind = self.first_bind or now
         self.last_bind, self.events_by_then = now, len(self.events)
 
-    def event(self, seen: _Line, now: float) -> None:
+    def event(self, seen: Change, now: float) -> None:
         about = seen.object.regarding
         if seen.type == "ADDED" and seen.object.reason == SCHEDULED and about is not None:
             self.events.add(about.name)
@@ -144,6 +144,7 @@ class Watch:
         _check(head)
         self._version = _decode_list(body).metadata.resource_version
         self.cuts = 0
+        self._closed = False
         self._open()
 
     def _open(self) -> None:
@@ -152,7 +153,12 @@ class Watch:
         head, self._begun = self._get.read_head()
         _check(head)
 
-    def __iter__(self) -> Iterator[tuple[_Line, float]]:
+    def close(self) -> None:
+        """Whoever follows it, on another thread, has seen all."""
+        self._closed = True
+        self._get.shut()
+
+    def __iter__(self) -> Iterator[tuple[Change, float]]:
         """Each change, with when it came."""
         while True:
             *lines, self._begun = self._begun.split(b"\n")
@@ -166,9 +172,12 @@ class Watch:
             chunk = self._get.read()
             if chunk:
                 self._begun += chunk
-            else:
-                self.cuts += 1
-                self._open()
+                continue
+            self._get.close()
+            if self._closed:
+                return
+            self.cuts += 1
+            self._open()
 
 
 def _check(head: bytes) -> None:
@@ -191,6 +200,13 @@ class _Get:
     def read(self) -> bytes:
         return self._socket.recv(READ_BYTES)
 
+    def shut(self) -> None:
+        """From another thread than the one that reads, which then reads the end."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
     def read_head(self) -> tuple[bytes, bytes]:
         """The head, and what came with it of the body."""
         got = b""
@@ -206,10 +222,11 @@ class _Get:
         head, body = self.read_head()
         while chunk := self.read():
             body += chunk
+        self.close()
         return head, body
 
 
-def _follow(watch: Watch, hear: Callable[[_Line, float], None]) -> None:
+def _follow(watch: Watch, hear: Callable[[Change, float], None]) -> None:
     try:
         for seen, now in watch:
             hear(seen, now)

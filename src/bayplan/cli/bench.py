@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from bayplan.cli.bench_questions import bench_gangs, bench_what_if
+from bayplan.cli.bench_stories import bench_gang_stories
 from bayplan.cli.shell import OUTPUT, BadInput, Commands, progress
 from bayplan.cli.tables import table
 
@@ -126,6 +127,7 @@ def bench(ctx: click.Context) -> None:
 
 bench.add_command(bench_what_if)
 bench.add_command(bench_gangs)
+bench.add_command(bench_gang_stories)
 
 
 @bench.command(name="engine", help=ENGINE_HELP)
