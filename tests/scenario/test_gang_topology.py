@@ -103,10 +103,12 @@ def test_near_within() -> None:
     assert set(world.running().values()) == {"a2"}
 
 
-@pytest.mark.parametrize("key", ["spread", "across"])
-def test_members_are_spread_evenly(key: str) -> None:
+@pytest.mark.parametrize(
+    "gang", [Gang("default/g", 6, spread=RACK), Gang("default/g", 6, across=RACK)]
+)
+def test_members_are_spread_evenly(gang: Gang) -> None:
     world = racks(x=(8, 8), y=(8,), z=(8, 8))
-    world.submit("w", pods=6, gpus=1, gang=Gang("default/g", 6, **{key: RACK}))
+    world.submit("w", pods=6, gpus=1, gang=gang)
     assert where(world) == {"x": 2, "y": 2, "z": 2}
 
 
@@ -152,6 +154,6 @@ def test_spread_inside_one_domain() -> None:
             world.node(f"{rack}{at}", 8, labels={RACK: rack})
     gang = Gang("default/g", 6, within=RACK, spread="kubernetes.io/hostname")
     world.submit("w", pods=6, gpus=1, gang=gang)
-    hosts = Counter(world.running().values())
-    assert len({node[0] for node in hosts}) == 1
-    assert max(hosts.values()) - min(hosts.values()) <= 1
+    found = Counter(world.running().values())
+    assert len({node[0] for node in found}) == 1
+    assert max(found.values()) - min(found.values()) <= 1

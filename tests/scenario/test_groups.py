@@ -89,6 +89,21 @@ def test_what_cannot_be_understood_is_told_to_the_members_and_to_nobody_else() -
     assert "w" in world.running()
 
 
+def test_who_comes_later_is_told_as_well() -> None:
+    world = World(a=8)
+    world.tell(group(9))
+    world.submit("w", gpus=1, gang=MEMBER)
+    world.wait(2)
+    world.submit("late", gpus=1, gang=MEMBER)
+    world.wait(2)
+    assert said(world)["late"].endswith("2 of 9 members are here")
+    world.tell(on.GroupGone(X, KEY))
+    world.wait(12)
+    world.submit("later", gpus=1, gang=MEMBER)
+    world.wait(2)
+    assert said(world)["later"] == "PodGroup default/train does not exist"
+
+
 def test_a_group_that_changes_or_goes_while_members_wait() -> None:
     world = World(a=2)
     world.tell(group(3))

@@ -298,6 +298,7 @@ class Engine:
             waiter.own = self.cluster.acquire_terms(pod.terms)
         refusal = self.waiting.add(waiter, self._key(waiter), now)
         if pod.gang is not None and not waiter.attempts:  # perhaps the last that was missing
+            waiter.told = frozenset()  # it hears what comes of that
             self.waiting.rouse(pod.uid, now)
             return []
         return [] if refusal is None else [do.Refuse(pod, refusal)]
