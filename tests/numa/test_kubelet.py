@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,11 +19,11 @@ EXAMPLES = int(
 NIC, NAMES = "x.io/nic", ("cpu", "memory", "x.io/nic")
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 UNITS = {"cpu": 1000, "memory": 1, NIC: 1}
+Machine = list[tuple[dict[str, int], dict[str, int]]]  # per zone what there is, and what is free
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> list[tuple[dict[str, int], dict[str, int]]]:
-    """Per zone what there is, and what of it is free."""
+def machines(draw: st.DrawFn) -> Machine:
     names = NAMES if draw(st.booleans()) else NAMES[:2]
     zones = []
     for _ in range(draw(st.integers(1, 4))):
@@ -45,6 +46,52 @@ def containers(draw: st.DrawFn) -> tuple[ZoneAsk, ...]:
     return tuple(found)
 
 
+class Both:
+    """What we say to a pod on a node in the middle of its work, and what its kubelet says."""
+
+    def __init__(self, machine: Machine, policy: Any, scope: Any) -> None:
+        self.kubelet = Kubelet([there for there, _ in machine], policy, scope)
+        self.kubelet.free = [dict(free) for _, free in machine]
+        zones = tuple(
+            Zone(f"z{i}", i, tuple(sorted(there.items())), tuple(sorted(free.items())))
+            for i, (there, free) in enumerate(machine)
+        )
+        self.world = World()
+        self.world.node("a", gpus=0, allocatable={NIC: 99})
+        self.world.tell(on.TopologySeen(Topology("a", policy, scope, zones)))
+
+    def take(self, asks: tuple[ZoneAsk, ...]) -> tuple[bool, bool]:
+        newcomer = pod("p", aligned=asks, guaranteed=True)
+        self.world.see(newcomer)
+        return self.world.running() == {"p": "a"}, self.kubelet.admits("p", newcomer.row)
+
+
+def cpus(count: int, phase: Any = "main", nics: int = 0) -> ZoneAsk:
+    more = ((NIC, nics),) if nics else ()
+    return ZoneAsk((("cpu", 1000 * count), *more), phase)
+
+
+def zone(there: int, free: int, nics: int = 0) -> tuple[dict[str, int], dict[str, int]]:
+    return {"cpu": 1000 * there, NIC: nics}, {"cpu": 1000 * free, NIC: nics}
+
+
+@pytest.mark.parametrize(
+    ("machine", "policy", "asks", "admits"),
+    [
+        ([zone(4, 4)], "single-numa-node", (cpus(3, "init"), cpus(3)), True),
+        ([zone(4, 4)], "single-numa-node", (cpus(3, "sidecar"), cpus(3)), False),
+        ([zone(4, 2), zone(4, 2)], "restricted", (cpus(3),), False),
+        ([zone(2, 2), zone(2, 1)], "restricted", (cpus(3),), True),
+        ([zone(2, 2, 2), zone(2, 2, 2)], "restricted", (cpus(1, nics=3),), False),
+        ([zone(2, 2, 2), zone(2, 2, 2)], "best-effort", (cpus(1, nics=3),), True),
+    ],
+)
+def test_what_a_kubelet_is_known_to_say(
+    machine: Machine, policy: str, asks: tuple[ZoneAsk, ...], admits: bool
+) -> None:
+    assert Both(machine, policy, "container").take(asks) == (admits, admits)
+
+
 @settings(max_examples=EXAMPLES)
 @given(
     machines(),
@@ -53,22 +100,8 @@ def containers(draw: st.DrawFn) -> tuple[ZoneAsk, ...]:
     st.sampled_from(("container", "pod")),
 )
 def test_we_refuse_what_a_kubelet_refuses(
-    machine: list[tuple[dict[str, int], dict[str, int]]],
-    asks: tuple[ZoneAsk, ...],
-    policy: Any,
-    scope: Any,
+    machine: Machine, asks: tuple[ZoneAsk, ...], policy: str, scope: str
 ) -> None:
-    kubelet = Kubelet([there for there, _ in machine], policy, scope)
-    kubelet.free = [dict(free) for _, free in machine]
-    zones = tuple(
-        Zone(f"z{i}", i, tuple(sorted(there.items())), tuple(sorted(free.items())))
-        for i, (there, free) in enumerate(machine)
-    )
-    world = World()
-    world.node("a", gpus=0, allocatable={NIC: 99})
-    world.tell(on.TopologySeen(Topology("a", policy, scope, zones)))
-    newcomer = pod("p", aligned=asks, guaranteed=True)
+    ours, kubelets = Both(machine, policy, scope).take(asks)
 
-    world.see(newcomer)
-
-    assert (world.running() == {"p": "a"}) == kubelet.admits("p", newcomer.row)
+    assert ours == kubelets

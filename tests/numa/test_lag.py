@@ -15,6 +15,7 @@ from bayplan.core.model.fingerprint import fingerprint
 from bayplan.core.model.numa import Topology, Zone
 from bayplan.core.model.pods import Pod, ZoneAsk
 from bayplan.core.state.laws import broken
+from bayplan.scheduler.snapshot import State, restore, take
 from bayplan.testing.world import World, pod
 from tests.numa.kubelet import Kubelet
 
@@ -185,6 +186,23 @@ def test_a_dropped_trial_leaves_zones_as_they_were() -> None:
         cluster.remove_node("a")
 
     assert cluster.zones.free("a") == before
+
+
+def test_a_snapshot_knows_who_is_counted() -> None:
+    here = Place(({"cpu": 8000},), "single-numa-node", "pod", signs=True, dates=True)
+    here.submit("p", (ZoneAsk(amounts(cpu=4)),))
+    here.start()
+    here.scan()
+    here.publish()
+    here.submit("q", (ZoneAsk(amounts(cpu=1)),))
+    engine, state = here.world.engine, State()
+    for part in take(engine):
+        state.add(part)
+
+    again = restore(state, list(engine.profiles.values())).cluster.zones
+
+    assert again.counted == {"a": frozenset({"uid-p-1"})} == engine.cluster.zones.counted
+    assert again.free("a") == ({"cpu": 3000},) == engine.cluster.zones.free("a")
 
 
 def test_a_pod_under_an_old_name_is_another() -> None:

@@ -49,8 +49,8 @@ KUBELET = (
     Bug(
         "widths-may-differ",
         MERGING,
-        "if len(widths) > 1 or widths == {0}:\n            return\n        count = widths.pop()",
-        "if widths == {0}:\n            return\n        count = max(widths)",
+        "return widths.pop() if len(widths) == 1 else 0 if widths else 1",
+        "return max(widths, default=1)",
         "all resources must come from the same zones",
     ),
     Bug(

@@ -36,13 +36,8 @@ class Room:
         asked = [(name, amount) for name, amount in amounts if name in self.zonal]
         if any(is_zonal(name) and name not in self.zonal for name, _ in amounts):
             return
-        widths = {self._width(name, amount) for name, amount in asked}
-        if self.policy == "single-numa-node":
-            widths |= {1}
-        if len(widths) > 1 or widths == {0}:
-            return
-        count = widths.pop() if widths else 1
-        every = combinations(range(len(self.free)), count)
+        count = 1 if self.policy == "single-numa-node" else self._common_width(asked)
+        every = combinations(range(len(self.free)), count) if count else ()
         for zones in islice(every, MOST_SETS):
             if all(self._sum(name, zones) >= amount for name, amount in asked):
                 yield zones
@@ -55,6 +50,11 @@ class Room:
                     taken = min(amount, max(there, 0))
                     self.free[zone][name] = there - taken
                     amount -= taken
+
+    def _common_width(self, asked: Sequence[tuple[str, int]]) -> int:
+        """How many zones each of the resources takes on an empty node; 0 where they differ."""
+        widths = {self._width(name, amount) for name, amount in asked}
+        return widths.pop() if len(widths) == 1 else 0 if widths else 1
 
     def _width(self, name: str, amount: int) -> int:
         """How many zones it takes on an empty node; 0: all of them do not do."""

@@ -3,7 +3,7 @@
 Nothing here knows which pods are on the node, nor how the object is written down.
 """
 
-from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
@@ -53,7 +53,8 @@ def is_zonal(name: str) -> bool:
     return name in ("cpu", "memory") or name.startswith("hugepages-")
 
 
-def together(asks: Iterable[ZoneAsk]) -> Amounts:
+@lru_cache(maxsize=4096)
+def together(asks: tuple[ZoneAsk, ...]) -> Amounts:
     """What the containers hold at most at one time; init containers run one by one."""
     standing: dict[str, int] = {}
     peak: dict[str, int] = {}
