@@ -15,7 +15,7 @@ from bayplan.core.model.pods import Gang
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import is_label_key
-from bayplan.kube import wire
+from bayplan.kube import groupwire
 from bayplan.kube.gangs import LONGEST_S, MOST, topology
 from bayplan.kube.rows import amounts
 from bayplan.kube.terms import Wrong, located, short
@@ -35,13 +35,15 @@ def source_of(api_version: str) -> Source | None:
     return next((source for source in SOURCES if source == group), None)
 
 
-def pod_group(source: Source, metadata: wire.GroupMetadata, seen: wire.PodGroup) -> PodGroup:
+def pod_group(
+    source: Source, metadata: groupwire.GroupMetadata, seen: groupwire.PodGroup
+) -> PodGroup:
     namespace = metadata.namespace or "default"
     gang = Gang(group_key(source, namespace, metadata.name or ""), grouped=True)
     group = PodGroup(source, gang, ended=_ended(source, seen.status))
     try:
-        spec = _decoded(seen.spec, wire.GroupSpec, "spec")
-        notes = metadata.annotations or wire.GroupAnnotations()
+        spec = _decoded(seen.spec, groupwire.GroupSpec, "spec")
+        notes = metadata.annotations or groupwire.GroupAnnotations()
         near, within, spread, across = topology(
             notes.near, notes.within, notes.spread, notes.across
         )
@@ -65,7 +67,7 @@ def _decoded(raw: msgspec.Raw, kind: type[T], field: str) -> T:
         raise Wrong(f"{field}.{at}" if at else field, why or type(error).__name__) from None
 
 
-def _min_member(spec: wire.GroupSpec) -> int:
+def _min_member(spec: groupwire.GroupSpec) -> int:
     return _count(spec.min_member, "spec.minMember")
 
 
@@ -77,23 +79,23 @@ def _count(number: int | None, field: str) -> int:
     return number
 
 
-def _timeout(spec: wire.GroupSpec) -> float:
+def _timeout(spec: groupwire.GroupSpec) -> float:
     seconds = spec.schedule_timeout_seconds or 0
     if not 0 <= seconds <= LONGEST_S:
         raise Wrong("spec.scheduleTimeoutSeconds", f"{seconds} is not a number of seconds")
     return float(seconds)
 
 
-def _min_resources(spec: wire.GroupSpec) -> tuple[tuple[str, int], ...]:
+def _min_resources(spec: groupwire.GroupSpec) -> tuple[tuple[str, int], ...]:
     """As requests are counted; what is not counted cannot be short."""
     wanted = amounts(spec.min_resources, "spec.minResources")
     asked = {name: counted(name, nano) for name, nano in wanted.items() if is_counted(name)}
     return tuple(sorted((name, amount) for name, amount in asked.items() if amount))
 
 
-def _policy_minimum(spec: wire.GroupSpec) -> int:
+def _policy_minimum(spec: groupwire.GroupSpec) -> int:
     """Without a gang each member starts when it can."""
-    policy = spec.scheduling_policy or wire.SchedulingPolicy()
+    policy = spec.scheduling_policy or groupwire.SchedulingPolicy()
     if (policy.gang is None) == (policy.basic is None):
         raise Wrong("spec.schedulingPolicy", "it should be one of basic and gang")
     if policy.gang is None:
@@ -101,9 +103,9 @@ def _policy_minimum(spec: wire.GroupSpec) -> int:
     return _count(policy.gang.min_count, "spec.schedulingPolicy.gang.minCount")
 
 
-def _required(spec: wire.GroupSpec, within: str) -> str:
+def _required(spec: groupwire.GroupSpec, within: str) -> str:
     """The domain that the object itself asks for, or else the annotation."""
-    constraints = spec.scheduling_constraints or wire.SchedulingConstraints()
+    constraints = spec.scheduling_constraints or groupwire.SchedulingConstraints()
     keys = [constraint.key or "" for constraint in constraints.topology or ()]
     field = "spec.schedulingConstraints.topology"
     if not keys:

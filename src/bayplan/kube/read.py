@@ -25,7 +25,7 @@ from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import Taint
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
-from bayplan.kube import wire
+from bayplan.kube import groupwire, wire
 from bayplan.kube.gangs import (
     Words,
     checkpoint_of,
@@ -182,13 +182,13 @@ class Reader:
 
     def pod_group(self, source: Source, of: groups.Source) -> groups.PodGroup:
         """A PodGroup of this group of the API; what is wrong with it is in it."""
-        seen = decode(source, wire.PodGroup, "podgroup")
+        seen = decode(source, groupwire.PodGroup, "podgroup")
         _, metadata = _named("podgroup", seen.metadata, namespaced=True)
         return pod_group(of, metadata, seen)
 
     def any_pod_group(self, source: Source) -> groups.PodGroup | None:
         """A PodGroup of the group of the API that it names; None for one that is not ours."""
-        version = decode(source, wire.Versioned, "podgroup").api_version
+        version = decode(source, groupwire.Versioned, "podgroup").api_version
         if not version:
             raise Unreadable(_guess(source, "podgroup"), "apiVersion", "it is missing")
         of = source_of(version)

@@ -405,59 +405,6 @@ class PodDisruptionBudget(Wire):
     status: BudgetStatus | None = None
 
 
-# Groups of pods
-
-
-class Versioned(Wire):
-    api_version: str | None = None
-
-
-class GroupAnnotations(Wire):
-    near: str | None = field(default=None, name=GANG_NEAR)
-    within: str | None = field(default=None, name=GANG_WITHIN)
-    spread: str | None = field(default=None, name=GANG_SPREAD)
-    across: str | None = field(default=None, name=GANG_ACROSS)
-
-
-class GroupMetadata(Metadata):
-    annotations: GroupAnnotations | None = None
-
-
-class GangPolicy(Wire):
-    min_count: Int64 | None = None
-
-
-class SchedulingPolicy(Wire):
-    basic: dict[str, Raw] | None = None
-    gang: GangPolicy | None = None
-
-
-class TopologyConstraint(Wire):
-    key: str | None = None
-
-
-class SchedulingConstraints(Wire):
-    topology: list[TopologyConstraint] | None = None
-
-
-class GroupSpec(Wire):
-    """Of all groups of the API that have PodGroups; each has some of the fields."""
-
-    min_member: Int64 | None = None
-    min_resources: Quantities = None
-    schedule_timeout_seconds: Int64 | None = None
-    scheduling_policy: SchedulingPolicy | None = None
-    scheduling_constraints: SchedulingConstraints | None = None
-
-
-class PodGroup(Wire):
-    """Its parts are decoded one by one: what is wrong in one of them is told to its members."""
-
-    metadata: GroupMetadata | None = None
-    spec: Raw = Raw(b"null")
-    status: Raw = Raw(b"null")
-
-
 # Volumes
 
 

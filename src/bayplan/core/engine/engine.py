@@ -22,7 +22,7 @@ from bayplan.core.engine.offers import Offers
 from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.preempting import Preempting, Rooms
 from bayplan.core.engine.preemption import Preemption
-from bayplan.core.engine.profile import Profile, ProfileConfig, ProfileError
+from bayplan.core.engine.profile import Profile, ProfileConfig, check_together
 from bayplan.core.engine.reservations import Reservations
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
@@ -500,14 +500,3 @@ class Engine:
         if self.verdicts[pod.scheduler].by_terms_alone:
             return key
         return (key, pod.namespace, tuple(sorted(pod.labels.items())))
-
-
-def check_together(profiles: Sequence[Profile]) -> None:
-    """Profiles share one queue, so they must sort it alike."""
-    names = [profile.name for profile in profiles]
-    for name in names:
-        if names.count(name) > 1:
-            raise ProfileError(f"profiles[{name}]: two profiles have this schedulerName")
-    orders = {type(profile.order).__name__ for profile in profiles}
-    if len(orders) != 1:
-        raise ProfileError(f"profiles: all must enable the same order plugin, not {sorted(orders)}")

@@ -212,3 +212,14 @@ def load_picker(reference: str | None, path: str) -> Picker | None:
     if not callable(picker):
         raise ProfileError(f"{path}: {reference} is not a function")
     return picker
+
+
+def check_together(profiles: Sequence[Profile]) -> None:
+    """Profiles share one queue, so they must sort it alike."""
+    names = [profile.name for profile in profiles]
+    for name in names:
+        if names.count(name) > 1:
+            raise ProfileError(f"profiles[{name}]: two profiles have this schedulerName")
+    orders = {type(profile.order).__name__ for profile in profiles}
+    if len(orders) != 1:
+        raise ProfileError(f"profiles: all must enable the same order plugin, not {sorted(orders)}")
