@@ -15,7 +15,7 @@ from bayplan.core.model.pods import Gang
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import is_label_key
-from bayplan.kube import groupwire
+from bayplan.kube import groupwire, wire
 from bayplan.kube.gangs import LONGEST_S, MOST, topology
 from bayplan.kube.rows import amounts
 from bayplan.kube.terms import Wrong, located, short

@@ -104,7 +104,7 @@ class Metrics:
             "scheduler_preemption_attempts",
             "Searches for pods that might go for another, whatever came of them.",
             (),
-            {(): engine.preemption_attempts},
+            {(): engine.preempting.attempts + engine.offers.attempts},
         )
         yield gauge(
             "scheduler_pending_pods", "Pods that wait, by queue.", ("queue",), pending(engine)
@@ -120,6 +120,8 @@ class Metrics:
         yield number("bayplan_nodes", "Nodes in memory.", cluster.node_count)
         yield number("bayplan_pods", "Pods on nodes in memory.", len(cluster.pods))
         yield number("bayplan_assumed_pods", "Binds without an answer.", len(engine.assumed))
+        kept = len(engine.nominations.awaited)
+        yield number("bayplan_gangs_with_places_kept", "Gangs that await the end of others.", kept)
         yield number("bayplan_leads", "1 while this replica decides.", int(self.leads()))
         yield number("bayplan_state_version", "Rises with each change.", cluster.version)
         yield counter(

@@ -131,13 +131,13 @@ class Engine:
     @contextmanager
     def asked(self) -> Iterator[None]:
         """For a question: whatever it does in the block is undone, and leaves nothing behind."""
-        turns = {name: each.turn for name, each in self.preemption.items()}
+        turns = [(each, each.turn) for each in self.preemption.values()]
         try:
             with self.cluster.visited(), self.cluster.trial():
                 yield
         finally:
-            for name, turn in turns.items():
-                self.preemption[name].turn = turn
+            for each, turn in turns:
+                each.turn = turn
 
     def is_idle(self, now: float) -> bool:
         """Whether a Tick would do nothing."""
@@ -161,11 +161,6 @@ class Engine:
     @property
     def reservations(self) -> Reservations:
         return self._deciding.reservations
-
-    @property
-    def preemption_attempts(self) -> int:
-        """How often pods were sought that might go for others, whatever came of it."""
-        return self.preempting.attempts + self.offers.attempts
 
     @property
     def is_full(self) -> bool:
@@ -241,10 +236,10 @@ class Engine:
             return []
         self._confirm(uid)
         moved = pod.node != node.name
+        if old.started_s != pod.started_s and self.nominations.awaited:
+            self.waiting.wake((EventKind.POD_GONE,), now)  # it is known now when it ends
         if not moved and same_to_us(replace(old, node=pod.node), pod):
             self.cluster.note_pod(resident, pod)
-            if old.started_s != pod.started_s and self.nominations.awaited:
-                self.waiting.wake((EventKind.POD_GONE,), now)  # it is known now when it ends
             return []
         self.cluster.remove(uid)
         self.cluster.place(pod, pod.node)

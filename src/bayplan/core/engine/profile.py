@@ -1,6 +1,6 @@
 """Profiles: which plugins decide for a scheduler name, checked before anything is decided."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, cast
