@@ -185,14 +185,14 @@ class GangDeciding:
                 counts.append(f"{len(group.members)} more have schedulerName {name}")
         return f"; {', '.join(counts)}, and a gang needs one" if counts else ""
 
-    def _by(self, turn: Turn) -> float:
-        """When it is tried again at the latest."""
-        times = [math.inf]
+    def _by(self, turn: Turn, now: float) -> float:
+        """When it is tried again at the latest: as soon as it may be given up, or get places."""
+        times = []
         if turn.group.partial >= 0:
             times.append(turn.group.partial + self._timeout_s(turn))
-        if turn.group.refused >= 0 and turn.key not in self._reservations:
+        if turn.group.refused >= 0:
             times.append(turn.group.refused + self._patience.reserve_s)
-        return min(times)
+        return min((at for at in times if at > now), default=math.inf)
 
     def _unkeep(self, turn: Turn, now: float) -> None:
         kept = [pod.uid for pod in turn.pods if self._nominations.forget(pod.uid)]
@@ -202,7 +202,7 @@ class GangDeciding:
     def _told(self, turn: Turn, refusal: Refusal, now: float) -> list[do.Effect]:
         """To those who do not know it yet; and who has lost the place that it was told of hears
         that."""
-        found = self._waiting.refuse_gang(turn.group, refusal, now, max(self._by(turn), now + 1))
+        found = self._waiting.refuse_gang(turn.group, refusal, now, self._by(turn, now))
         news = {member.pod.uid for member in found}
         effects: list[do.Effect] = []
         for member in turn.group.members.values():

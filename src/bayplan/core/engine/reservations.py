@@ -12,20 +12,24 @@ a pod that will have ended by then may use the places.
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 from msgspec import Struct
 
-from bayplan.core.engine import gang_room, gangs, placing
+from bayplan.core.engine import explain, gang_room, gangs, placing
 from bayplan.core.engine.gang_room import GangPlan, Victim
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.preempting import Rooms
+from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Gang, Pod
-from bayplan.core.state.arrays import Mask
+from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.cluster import Resident
+from bayplan.core.state.demand import NOT_ASKED
+from bayplan.core.state.view import View
 from bayplan.core.state.waiting import Group
 
-MOST_WEIGHED = 2_000  # pods; of more, all are awaited, and not only those in the way
+MOST_WEIGHED = 300  # pods; of more, all are awaited, and not only those in the way
 
 
 class Wish(Struct, frozen=True):
@@ -54,20 +58,27 @@ class Reservations:
     # ---- a gang
 
     def stands(self, wish: Wish) -> bool:
-        """Whether all its members would fit in the places that are kept for them, once those who
-        are awaited have ended."""
+        """Whether its members would fit in the places that are kept for them, once those who are
+        awaited have ended: the places are there, their nodes would take the members but for what
+        others have, and nobody has come who is not awaited."""
         kept = [pod for pod in wish.pods if pod.uid in self._nominations]
         if len(kept) < wish.missing:
             return False
-        with self._cluster.trial():
-            homes = {pod.uid: self._nominations.release(pod.uid) for pod in kept}
-            for resident in self._awaited(wish.gang.key):
-                self._cluster.remove(resident.pod.uid)
-            placed = gangs.place(
-                wish.verdicts, kept, len(kept), homes, keep=True, gang=wish.gang
-            ).placements
-            rows = {each.pod.uid: self._cluster.rows[each.node] for each in placed}
-        return rows == homes
+        cluster = self._cluster
+        rows = [cluster.holds.rows[pod.uid] for pod in kept]
+        for key in dict.fromkeys(pod.row for pod in kept):
+            first = next(pod for pod in kept if pod.row == key)
+            with asking(wish.verdicts, first) as ask:
+                verdict = wish.verdicts.refusals(ask, View(cluster))
+                may = (verdict >= 0) | explain.preemption_helps(wish.verdicts, ask, verdict)
+            if not all(may[row] for pod, row in zip(kept, rows, strict=True) if pod.row == key):
+                return False
+        free = {row: cluster.free[row].copy() for row in rows}
+        for resident in self._awaited(wish.gang.key):
+            if resident.row in free:
+                self._add(free[resident.row], resident.pod)
+        asked = self._asked(wish.pods)
+        return all((left[asked] >= 0).all() for left in free.values())
 
     def may_reserve(self, wish: Wish) -> bool:
         """Whether it is the first in line, and nobody as important has places of the kind."""
@@ -111,6 +122,8 @@ class Reservations:
         order = sorted(rows, key=lambda row: (*self._last(rows[row]), row))
         with self._cluster.trial():
             self._cluster.holds.taken([*theirs, *(pod.uid for pod in wish.pods)])
+            if not self._may_fit(wish, rows):
+                return None
             within = self._cluster.alive[: self._cluster.height].copy()
             within[list(self._cluster.holds.pods)] = False  # others are promised room there
             gone: list[Victim] = []
@@ -128,6 +141,32 @@ class Reservations:
                         return GangPlan(placed, tuple(gone))
                     return gang_room.spared(wish.verdicts, placed, gone)
         return None
+
+    def _may_fit(self, wish: Wish, later: dict[int, list[Resident]]) -> bool:
+        """Whether members that are all alike find enough, by amounts, without the later pods."""
+        if len({pod.row for pod in wish.pods}) > 1:
+            return True
+        left = self._cluster.free[: self._cluster.height].copy()
+        for row, residents in later.items():
+            for each in residents:
+                self._add(left[row], each.pod)
+        asked = self._asked(wish.pods)
+        take = self._cluster.demand(wish.pods[0].row).take[asked]
+        times = (left[:, asked] // take).min(axis=1)[self._cluster.alive[: len(left)]]
+        return int(np.maximum(times, 0).sum()) >= wish.missing
+
+    def _add(self, left: Ints, pod: Pod) -> None:
+        take = self._cluster.demand(pod.row).take
+        left[: len(take)] += take
+
+    def _asked(self, pods: Sequence[Pod]) -> Rows:
+        """The columns of what any of them asks for."""
+        demands = [self._cluster.demand(row) for row in dict.fromkeys(pod.row for pod in pods)]
+        width = self._cluster.free.shape[1]
+        asked = np.zeros(width, dtype=np.bool_)
+        for demand in demands:
+            asked[: len(demand.take)] |= (demand.need != NOT_ASKED) & (demand.take > 0)
+        return np.flatnonzero(asked)
 
     def _placed(self, wish: Wish, within: Mask) -> tuple[Placement, ...]:
         """As many as are missing, or none."""
