@@ -9,8 +9,10 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import Gang
+from bayplan.core.model.steps import Fits, Where
 from bayplan.core.state import laws
 from bayplan.testing.world import World, asks, cards, pod
+from tests.what_if.clusters import ask
 
 LONG = Patience().reserve_s
 BIG = Gang("default/big", 2)
@@ -259,6 +261,18 @@ def test_pods_that_end_before_the_gang_can_start_may_use_its_places() -> None:
     assert "big-0" not in world.running()
     world.finish("short")
     assert {"big-0", "big-1"} <= world.running().keys()
+
+
+def test_a_question_about_such_a_pod_is_answered_as_it_would_be_decided() -> None:
+    world = lending()
+    kept = dict(world.engine.cluster.holds.rows)
+    short, long = (
+        ask(world.engine, Fits(pod("x", 1, run_s=run_s)))[0] for run_s in (700.0, 900.0)
+    )
+    assert isinstance(short, Where)
+    assert isinstance(long, Where)
+    assert (short.ok, short.node, long.ok) == (True, "a", False)
+    assert world.engine.cluster.holds.rows == kept
 
 
 @pytest.mark.parametrize("run_s", [0.0, 900.0], ids=["nobody says how long", "too long"])
