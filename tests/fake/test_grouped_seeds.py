@@ -8,7 +8,7 @@ import pytest
 from tests.fake.grouped import play
 
 PROVE = bool(os.environ.get("BAYPLAN_PROVE"))
-SEEDS = 400 if PROVE else 16
+SEEDS = 400 if PROVE else 12
 SHARES = 4
 
 

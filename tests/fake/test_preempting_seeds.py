@@ -8,7 +8,7 @@ import pytest
 from tests.fake.preempting import play
 
 PROVE = bool(os.environ.get("BAYPLAN_PROVE"))
-SEEDS = 500 if PROVE else 20
+SEEDS = 500 if PROVE else 12
 SHARES = 4
 
 

@@ -267,7 +267,7 @@ class Preemption(RuleBasedStateMachine):
 
 
 EXAMPLES = int(os.environ.get("BAYPLAN_EXAMPLES") or 0) or (
-    3_000 if os.environ.get("BAYPLAN_PROVE") else 100
+    3_000 if os.environ.get("BAYPLAN_PROVE") else 50
 )
 TestPreemption = Preemption.TestCase
 TestPreemption.settings = settings(
