@@ -4,10 +4,13 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bayplan.cli import demo as demo_command
 from bayplan.cli.main import main
-from bayplan.cli.stories import STORIES, Arrival, Story, node, pod
+from bayplan.cli.stories import STORIES, TOY
+from bayplan.cli.stories_of_gangs import CROWD, GROUP, RACK, ZONES
+from bayplan.cli.story import Arrival, Story, node, pod
 from bayplan.local.faults import BadChances, chances
 from bayplan.local.spec import BadSpec, nodes
 
@@ -25,7 +28,8 @@ def test_the_outcome_as_json() -> None:
     whole = json.loads(done.output)
 
     assert whole["ok"] is True
-    placed = {entry["pod"]: entry["node"] for entry in whole["placements"]}
+    toy = [entry for entry in whole["placements"] if entry["story"] == TOY.name]
+    placed = {entry["pod"]: entry["node"] for entry in toy}
     assert placed["nginx-1"] == "small"
     assert placed["too-big"] is None
 
@@ -40,6 +44,26 @@ def test_a_pod_that_went_elsewhere_is_status_1(monkeypatch: pytest.MonkeyPatch) 
     assert done.exit_code == 1
     assert "not where they should be: p" in done.output
     assert demo_command.play(wrong)[0].node == "a"
+
+
+def says(story: Story) -> dict[str, str]:
+    """What is said of pods that wait, by name."""
+    return {found.pod: found.says for found in demo_command.play(story) if found.node is None}
+
+
+def test_pods_of_groups_and_of_zones_wait_for_the_reasons_of_their_stories() -> None:
+    group, rack, zones = says(GROUP), says(RACK), says(ZONES)
+
+    assert group["nginx-2"].endswith("2 of 3 members are here")
+    assert "1 of 2 members fit in one example.com/rack" in rack["train-1"]
+    assert "2 cannot align container" in zones["db-2"]
+
+
+def test_without_a_reservation_the_small_pod_takes_the_place() -> None:
+    played = demo_command.play(replace(CROWD, reserve_after_s=3600.0))
+
+    assert [found.pod for found in played if not found.ok] == ["small-2", "large-0", "large-1"]
+    assert {found.pod: found.node for found in played}["small-2"] == "a"
 
 
 def test_a_spec_becomes_nodes() -> None:

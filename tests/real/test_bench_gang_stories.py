@@ -4,9 +4,10 @@ import os
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bayplan.bench import rivals
-from bayplan.bench.gang_stories import Crowd, Halves, Plan, play
+from bayplan.bench.gang_stories import Crowd, Halves, Plan, in_a_crowd, play, staged
 from bayplan.bench.rivals import Rival
 from bayplan.cli.bench_stories import render_stories
 from bayplan.testing.controlplane import ControlPlane
@@ -36,6 +37,17 @@ def test_two_gangs_that_could_block_each_other_both_run(wiped: ControlPlane) -> 
     assert 0 < crowd["small_busy"] <= 1.0
     assert crowd["small_late_s"] > 0
     assert wiped.request("GET", "/api/v1/nodes")["items"] == []
+
+
+def test_places_are_kept_for_a_gang_in_a_crowd(wiped: ControlPlane) -> None:
+    crowd = replace(SMALL.crowd, lives_s=(2.0, 1.0), limit_s=30.0)
+    rival = rivals.bayplan(None, reserve_after_s=2.0)
+
+    with staged(wiped, rival, crowd.nodes) as stage:
+        found = in_a_crowd(stage, crowd)
+
+    assert found["gang_s"] is not None
+    assert found["gang_in_part_s"] < found["gang_s"]
 
 
 def test_single_pods_block_each_other(wiped: ControlPlane) -> None:

@@ -144,6 +144,18 @@ def test_a_gang_in_part_is_given_up_after_its_time(controlled: bool) -> None:
     assert set(evicted) == ({"w-0"} if controlled else set())
 
 
+def test_the_time_begins_when_somebody_else_binds_a_member() -> None:
+    world = World(a=4)
+    world.node("side", unschedulable=True)
+    world.submit("w", pods=3, gpus=4, gang=train(3), controlled=True)
+    world.wait(20)  # it was refused, and sleeps until something could help
+    world.see(pod("w-0", gpus=4, gang=train(3), controlled=True, node="side"))
+    world.wait(TIMEOUT_S - 1)
+    assert not effects_of(world, do.Evict)
+    world.wait(1)
+    assert [effect.pod.name for effect in effects_of(world, do.Evict)] == ["w-0"]
+
+
 def test_more_important_gangs_go_first_and_others_go_for_them() -> None:
     world = World(a=4, b=4)
     world.submit("low", pods=8, gpus=1, started_s=5.0)

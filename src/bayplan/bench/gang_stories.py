@@ -25,7 +25,7 @@ from msgspec import Struct
 from bayplan.bench.access import access
 from bayplan.bench.cluster import GPUS, PODS, Cluster
 from bayplan.bench.observer import Change, Watch
-from bayplan.bench.rivals import POD_GROUPS, Rival
+from bayplan.bench.rivals import POD_GROUPS, RESERVE_AFTER_S, Rival
 from bayplan.bench.throughput import APISERVER_ARGS, BenchError, Progress, Track
 from bayplan.testing.controlplane import ControlPlane, ControlPlaneError, Process, Refused
 
@@ -52,6 +52,7 @@ class Crowd(Struct, frozen=True):
     lives_s: tuple[float, ...] = (2.0, 6.0, 4.0, 3.0, 5.0)  # of the small pods, in turn
     warm_s: float = 10.0  # before the gang comes: longer than the longest life
     limit_s: float = 180.0
+    reserve_after_s: float = RESERVE_AFTER_S  # of Bayplan, where it has no other configuration
 
     @property
     def every_s(self) -> float:
@@ -65,7 +66,8 @@ class Plan(Struct, frozen=True):
 
 
 QUICK = Plan(
-    Halves(nodes=2, size=10, rounds=1, limit_s=20.0), Crowd(nodes=2, size=12, limit_s=30.0)
+    Halves(nodes=2, size=10, rounds=1, limit_s=20.0),
+    Crowd(nodes=2, size=12, limit_s=30.0, reserve_after_s=10.0),
 )
 
 

@@ -1,6 +1,7 @@
 """Who plays the stories of `gang_stories`: how each is started, and how it is told of a gang.
 
-- `bayplan`: `bayplan run`; gangs are annotations of their pods.
+- `bayplan`: `bayplan run`, which keeps places for a gang that has waited for long; gangs are
+  annotations of their pods.
 - `coscheduling`: kube-scheduler with the Coscheduling plugin of scheduler-plugins, built from the
   Go module in coscheduling/; a gang is a PodGroup, and its pods carry a label.
 - `kube_scheduler`: kube-scheduler as it is, to which a gang is so many single pods.
@@ -36,6 +37,9 @@ POD_GROUPS = f"/apis/{GROUP}/v1alpha1/namespaces/{NAMESPACE}/podgroups"
 # How long members that have a place wait for the others. It is 10 in the example that comes with
 # the plugin, and 60 where nothing is said.
 PERMIT_S = 10
+# How long a gang is refused before Bayplan keeps places for it: three times as long as pods that
+# have a place wait for the others in Coscheduling. The default, 5 minutes, is longer than a story.
+RESERVE_AFTER_S = 30.0
 SERVED_S = 30.0
 POLL_S = 0.1
 
@@ -50,10 +54,24 @@ class Rival(Struct, frozen=True):
     announce: Callable[[ControlPlane, str, int], None] = lambda plane, gang, size: None
 
 
-def bayplan(config: Path | None) -> Rival:
-    """With a configuration, where one is given."""
-    start = functools.partial(start_bayplan, config=config)
+def bayplan(config: Path | None, reserve_after_s: float = RESERVE_AFTER_S) -> Rival:
+    """With a configuration, where one is given; else it keeps places for a gang after so long."""
+    if config is None:
+        start = functools.partial(start_reserving, after_s=reserve_after_s)
+    else:
+        start = functools.partial(start_bayplan, config=config)
     return Rival(BAYPLAN_RUN.key, BAYPLAN_RUN.scheduler, start, annotations)
+
+
+def start_reserving(plane: ControlPlane, after_s: float) -> Running:
+    path = plane.directory / "bayplan.json"
+    config = {
+        "apiVersion": "bayplan.dev/v1alpha1",
+        "kind": "BayplanConfiguration",
+        "gangs": {"reserveAfter": f"{after_s:g}s"},
+    }
+    path.write_text(json.dumps(config, indent=2))
+    return start_bayplan(plane, path)
 
 
 def annotations(gang: str, size: int) -> Json:

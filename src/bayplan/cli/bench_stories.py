@@ -23,6 +23,9 @@ It starts etcd and kube-apiserver on this machine, as `bayplan bench throughput`
 kube-scheduler with the Coscheduling plugin of scheduler-plugins from Go modules, which takes
 minutes the first time. Where that cannot be built, the answer says so.
 
+Without --config Bayplan plays with `gangs: {reserveAfter: 30s}`, and with 10s in --quick: after its
+default of 5 minutes both stories are over.
+
 \b
 Examples:
   bayplan bench gang-stories --quick
@@ -47,10 +50,11 @@ def bench_gang_stories(
     from bayplan.bench import gang_stories, rivals, throughput
     from bayplan.testing.gotool import GoError
 
+    plan = gang_stories.QUICK if quick else gang_stories.Plan()
     players, missing = [], {}
     for name in names or RIVALS:
         if name == "bayplan":
-            players.append(rivals.bayplan(config))
+            players.append(rivals.bayplan(config, plan.crowd.reserve_after_s))
         elif name == "kube-scheduler":
             players.append(rivals.kube_scheduler())
         else:
@@ -58,7 +62,6 @@ def bench_gang_stories(
                 players.append(rivals.coscheduling(progress))
             except GoError as error:
                 missing[RIVALS[name]] = str(error)
-    plan = gang_stories.QUICK if quick else gang_stories.Plan()
     try:
         results = gang_stories.run(plan, players, progress)
     except throughput.BenchError as error:

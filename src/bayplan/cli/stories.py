@@ -1,75 +1,9 @@
-"""What `bayplan demo` plays: for each system that Bayplan replaces, its own story in a few pods.
+"""What `bayplan demo` plays: for each system that Bayplan replaces, its own story in a few pods."""
 
-A story is data: nodes, pods in the order in which they come and where each must end up, and what is
-asked in between.
-"""
-
-from typing import Any
-
-from msgspec import Struct
-
-Json = dict[str, Any]
-
-
-class Arrival(Struct, frozen=True):
-    """A pod, where it must go, and why; None: it must wait, and this is what is said of it."""
-
-    pod: Json
-    node: str | None
-    because: str
-    devices: tuple[str, ...] = ()  # the ids that it must get, where they are given by id
-
-
-class Asked(Struct, frozen=True):
-    """A hypothetical question, and what must be answered."""
-
-    words: str
-    step: Json  # as in `bayplan what-if`
-    ok: bool
-    node: str | None = None
-    victims: tuple[str, ...] = ()
-    count: int | None = None
-    because: str = ""
-
-
-class Story(Struct, frozen=True):
-    name: str
-    says: str
-    nodes: tuple[Json, ...]
-    scenes: tuple[Arrival | Asked, ...]
-    config: str = ""  # a file among the manifests; without one, the default
-    others: tuple[tuple[str, Json], ...] = ()  # objects that are there before: path, object
-    ipus: int = 0  # of a pretend V-IPU controller
-
+from bayplan.cli.stories_of_gangs import CROWD, GROUP, RACK, ZONES
+from bayplan.cli.story import Arrival, Asked, Json, Story, node, pod
 
 HEAD = {"vipu-ctrl": "vctl1"}  # the label of nodes that reach the controller
-
-
-def node(name: str, gpus: int = 0, notes: dict[str, str] | None = None, **more: int) -> Json:
-    amounts = {"cpu": "32", "memory": "128Gi", "pods": "110"}
-    amounts |= {resource: str(amount) for resource, amount in more.items()}
-    if gpus:
-        amounts["nvidia.com/gpu"] = str(gpus)
-    labels = {"kubernetes.io/hostname": name}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels, "annotations": notes or {}},
-        "status": {"capacity": amounts, "allocatable": amounts},
-    }
-
-
-def pod(name: str, scheduler: str | None, gpus: int = 0, **more: int) -> Json:
-    limits = {"cpu": "1", "memory": "1Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
-    limits |= {resource: str(amount) for resource, amount in more.items()}
-    named = {"schedulerName": scheduler} if scheduler else {}
-    container = {"name": "main", "image": "nginx", "resources": {"limits": limits}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {**named, "containers": [container]},
-    }
 
 
 def _toy(name: str, gpus: int, node: str | None, because: str) -> Arrival:
@@ -247,4 +181,4 @@ G8S8 = Story(
     ),
 )
 
-STORIES = (TOY, ALNAIR, NEURON, G8S8)
+STORIES = (TOY, ALNAIR, NEURON, G8S8, GROUP, RACK, CROWD, ZONES)
