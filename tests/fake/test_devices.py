@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.cli.embedded import Cluster, running
-from bayplan.cli.stories import node, pod
+from bayplan.cli.story import node, pod
 from bayplan.core.model.devices import ASSIGNMENT, Assignment, read_assignment
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.transport import MERGE_PATCH

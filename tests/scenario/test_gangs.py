@@ -152,7 +152,7 @@ def test_the_time_begins_when_somebody_else_binds_a_member() -> None:
     world.see(pod("w-0", gpus=4, gang=train(3), controlled=True, node="side"))
     world.wait(TIMEOUT_S - 1)
     assert not effects_of(world, do.Evict)
-    world.wait(1)
+    world.wait(11)  # a refused gang rests
     assert [effect.pod.name for effect in effects_of(world, do.Evict)] == ["w-0"]
 
 
