@@ -157,3 +157,23 @@ def test_spread_inside_one_domain() -> None:
     found = Counter(world.running().values())
     assert len({node[0] for node in found}) == 1
     assert max(found.values()) - min(found.values()) <= 1
+
+
+def test_others_go_in_whatever_domain_they_are() -> None:
+    """Nine racks are full of more important pods, and nodes that are gone have left labels."""
+    world = racks(**{f"r{at}": (4,) for at in range(10)})
+    for at in range(10):
+        world.see(pod(f"p{at}", 4, node=f"r{at}0", priority=0 if at == 9 else 100))
+    world.submit("w", gpus=4, priority=50, gang=Gang("default/g", 1, within=RACK))
+    (gone,) = [effect for effect in world.effects if isinstance(effect, do.Preempt)]
+    assert [each.name for each in gone.victims] == ["p9"]
+
+
+@pytest.mark.parametrize("gang", [Gang("default/g", 2, within=RACK), Gang("default/g", 2)])
+def test_members_that_are_about_to_go_bind_nobody_to_their_domain(gang: Gang) -> None:
+    world = racks(x=(8,), y=(8,))
+    world.node("x0", 8, labels={RACK: "x"}, unschedulable=True)
+    for at in range(2):
+        world.see(pod(f"old-{at}", 4, node="x0", gang=gang, terminating=True))
+    world.submit("new", pods=2, gpus=4, gang=gang)
+    assert set(world.running().values()) == {"y0"}

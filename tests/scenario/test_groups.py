@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+from bayplan.core.engine.advice import Advice
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.groups import PodGroup, Source, group_key
 from bayplan.core.model.pods import Gang
+from bayplan.core.model.steps import GangWhere, PlaceGang
 from bayplan.core.state import laws
 from bayplan.testing.world import GPU, World, pod
+from tests.what_if.clusters import ask
 
 X: Source = "scheduling.x-k8s.io"
 OLD: Source = "scheduling.sigs.k8s.io"
@@ -211,3 +214,73 @@ def test_a_group_goes_as_a_whole(victims: str) -> None:
     world.submit("urgent", gpus=2, priority=10)
     gone = [each for each in world.effects if isinstance(each, do.Preempt)]
     assert victims in {pod.name for each in gone for pod in each.victims}
+
+
+def test_nobody_goes_for_a_group_that_would_not_start_then() -> None:
+    world = World(a=4, b=4)
+    for node in "ab":
+        world.see(pod(f"on-{node}", 4, node=node))
+    world.tell(group(2, resources=((GPU, 16),)))
+    world.submit("w", pods=2, gpus=4, gang=MEMBER, priority=10)
+    world.wait(20)
+    assert not [each for each in world.effects if isinstance(each, do.Preempt)]
+    assert "minResources asks for 16" in said(world)["w-0"]
+
+
+def test_what_is_left_of_a_group_needs_less_of_what_it_asked_for() -> None:
+    world = World(a=4, b=4)
+    world.tell(group(4, resources=((GPU, 8),), ended=3))
+    world.see(pod("other", 3, node="a"))
+    world.see(pod("another", 3, node="b"))
+    world.submit("last", gpus=1, gang=MEMBER)
+    assert "last" in world.running()
+
+
+def test_members_on_a_cordoned_node_count_for_their_group() -> None:
+    world = World(a=4, b=4)
+    world.tell(group(2, resources=((GPU, 8),)))
+    world.submit("w", pods=2, gpus=4, gang=MEMBER)
+    lost, node = next(iter(world.running().items()))
+    other = "b" if node == "a" else "a"
+    world.node(other, 4, unschedulable=True)
+    world.finish(lost)
+    world.submit("new", gpus=4, gang=MEMBER)
+    assert world.running()["new"] == node
+
+
+def test_a_group_that_has_done_its_work_starts_anew_as_a_whole() -> None:
+    world = World(a=2)
+    world.tell(group(4, ended=4))
+    world.submit("w", pods=4, gpus=1, gang=MEMBER)
+    assert not world.running()
+
+
+def test_a_pod_that_is_relabelled_into_a_group_completes_it() -> None:
+    world = World(a=8)
+    world.tell(group(2))
+    world.submit("w", gpus=1, gang=MEMBER)
+    world.see(pod("other", 1, node="a"))
+    world.wait(20)
+    assert "w" not in world.running()
+    world.see(pod("other", 1, node="a", gang=MEMBER, labels={"pod-group": "train"}))
+    world.wait(10)
+    assert "w" in world.running()
+
+
+def test_questions_know_what_a_group_asks_for() -> None:
+    world = World(a=8)
+    world.tell(group(1, resources=((GPU, 64),)))
+    world.submit("w", gpus=1, gang=MEMBER)
+    missing = Gang(group_key(X, "default", "nowhere"), grouped=True)
+    found = [
+        ask(world.engine, PlaceGang("g", pod("x", 1, gang=gang), 1, 1))[0]
+        for gang in (MEMBER, missing)
+    ]
+    assert [isinstance(each, GangWhere) and each.message for each in found] == [
+        f"PodGroup default/train: minResources asks for 64 {GPU}, and 8 are free "
+        "on all nodes together",
+        "PodGroup default/nowhere does not exist",
+    ]
+    said = Advice(world.engine).explain("default/w")
+    assert not said.ok
+    assert "minResources asks for 64" in said.message

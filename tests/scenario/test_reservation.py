@@ -233,6 +233,57 @@ def test_one_that_is_awaited_gets_its_own_place_back_when_its_bind_fails() -> No
     assert world.running()["w"] == "a"
 
 
+def test_a_gang_for_which_there_are_no_places_is_in_nobodys_way() -> None:
+    world = full()
+    world.submit("huge", pods=2, gpus=64, gang=Gang("default/huge", 2), created_s=40.0)
+    world.finish("big-0")
+    world.finish("big-1")
+    world.wait(1)
+    world.submit("big", pods=2, gpus=4, gang=BIG, created_s=50.0)
+    for _ in range(6):
+        world.finish("nobody")
+        world.wait(LONG / 4)
+    assert set(world.engine.nominations.awaited) == {"default/big"}
+
+
+def test_places_are_sought_where_pods_come_and_go() -> None:
+    """One that has run for long may run for ever."""
+    world = World(a=4, b=4)
+    world.now = 100.0
+    world.see(pod("server", 4, node="a", created_s=60.0))
+    for at in range(4):
+        world.see(pod(f"b-{at}", 1, node="b", created_s=90.0))
+    world.submit("big", gpus=4, gang=Gang("default/big", 1), created_s=50.0)
+    world.wait(LONG + 12)
+    assert reserved(world) == {"b"}
+
+
+def test_places_where_nobody_ends_are_given_up_for_others() -> None:
+    world = World(a=4, b=4)
+    world.now = 100.0
+    world.see(pod("server", 4, node="a", created_s=95.0))
+    world.see(pod("other", 4, node="b", created_s=60.0))
+    world.submit("big", gpus=4, gang=Gang("default/big", 1), created_s=50.0)
+    world.wait(LONG + 12)
+    assert reserved(world) == {"a"}
+    world.finish("other")
+    world.see(pod("young", 4, node="b", created_s=world.now))
+    world.wait(20)
+    assert reserved(world) == {"a"}
+    for _ in range(40):
+        world.wait(10)
+    assert reserved(world) == {"b"}
+
+
+def test_one_borrower_after_the_other_does_not_put_the_gang_off() -> None:
+    world = lending()
+    world.submit("first", gpus=1, run_s=700.0, created_s=world.now)
+    started(world, "first", world.now + 500.0)
+    world.finish("a-1")
+    world.submit("second", gpus=1, run_s=1000.0, created_s=world.now)
+    assert "second" not in world.running()
+
+
 def started(world: World, name: str, at: float) -> None:
     """The kubelet says when the pod began."""
     resident = world.engine.cluster.pods[f"uid-{name}"]
@@ -266,9 +317,7 @@ def test_pods_that_end_before_the_gang_can_start_may_use_its_places() -> None:
 def test_a_question_about_such_a_pod_is_answered_as_it_would_be_decided() -> None:
     world = lending()
     kept = dict(world.engine.cluster.holds.rows)
-    short, long = (
-        ask(world.engine, Fits(pod("x", 1, run_s=run_s)))[0] for run_s in (700.0, 900.0)
-    )
+    short, long = (ask(world.engine, Fits(pod("x", 1, run_s=run_s)))[0] for run_s in (700.0, 900.0))
     assert isinstance(short, Where)
     assert isinstance(long, Where)
     assert (short.ok, short.node, long.ok) == (True, "a", False)

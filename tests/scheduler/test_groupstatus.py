@@ -170,3 +170,20 @@ def test_a_status_of_any_form_is_no_trouble(odd: Any) -> None:
     found = status_of(seen(conditions=odd, phase=odd, occupiedBy=odd), members("waits"), "w", NOW)
     assert found["phase"] == "Pending"
     assert condition(found)[:2] == ("False", "Unschedulable")
+
+
+@pytest.mark.parametrize(
+    ("before", "done", "after"),
+    [
+        ({"status": "False", "reason": "Invalid"}, False, ("False", "Unschedulable")),
+        ({"status": "True", "reason": "Scheduled"}, False, ("False", "Unschedulable")),
+        ({"status": "True", "reason": "Scheduled"}, True, ("True", "Scheduled")),
+        ({"status": "False", "reason": "Unschedulable"}, False, ("False", "Unschedulable")),
+    ],
+)
+def test_what_is_not_true_any_more_does_not_stay(
+    before: Json, done: bool, after: tuple[str, str]
+) -> None:
+    stands = [before | {"type": "PodGroupScheduled", "lastTransitionTime": THEN}]
+    (found,) = conditions_of(seen(3, conditions=stands), 0, "", NOW, done=done)["conditions"]
+    assert (found["status"], found["reason"]) == after

@@ -245,7 +245,8 @@ RESTORED = {
     | {"preemption", "_deciding", "_facts", "_nodes"},
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
-    | {"announced", "sleeps_until", "alarm_at", "since", "partial", "refused"},
+    | {"announced", "sleeps_until", "alarm_at", "since", "partial", "refused"}
+    | {"kept", "awaits", "hopeless"},
     Waiter: {"pod", "sort", "arrival", "own", "concerning", "generation", "attempts"}
     | {"rested_at", "told"},
 }

@@ -90,7 +90,8 @@ def status_of(seen: SeenGroup, members: Sequence[Member], why: str, now: str) ->
     started = seen.status.get("scheduleStartTime") or (now if counts.scheduled else None)
     if started:
         wanted["scheduleStartTime"] = started
-    return wanted | conditions_of(seen, counts.scheduled, why, now)
+    done = wanted["phase"] in (FINISHED, FAILED)
+    return wanted | conditions_of(seen, counts.scheduled, why, now, done=done)
 
 
 def phase_of(seen: SeenGroup, counts: Counts) -> str:
@@ -115,12 +116,16 @@ def phase_of(seen: SeenGroup, counts: Counts) -> str:
     return SCHEDULING if counts.scheduled else PRE_SCHEDULING
 
 
-def conditions_of(seen: SeenGroup, scheduled: int, why: str, now: str) -> Json:
-    """The conditions with ours among them, or nothing where there is nothing to say."""
+def conditions_of(
+    seen: SeenGroup, scheduled: int, why: str, now: str, *, done: bool = False
+) -> Json:
+    """The conditions with ours among them, or nothing where there is nothing to say. `done`: its
+    members have come to an end, so that fewer of them have a node."""
     given = seen.status.get("conditions")
     stand = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
     before = next((each for each in stand if each.get("type") == CONDITION), None)
-    said = _said(seen, scheduled, why)
+    standing = before if before and not (done and before.get("status") == "True") else None
+    said = _said(seen, scheduled, why, standing)
     if said is None or (before and before.get("status") == "True" and not seen.is_custom):
         return {"conditions": stand} if stand else {}  # theirs is never taken back
     status, reason, message = said
@@ -152,14 +157,19 @@ def without_words(status: Json) -> Json:
     return {**status, "conditions": bare}
 
 
-def _said(seen: SeenGroup, scheduled: int, why: str) -> tuple[str, str, str] | None:
-    """Status, reason and message."""
+def _said(
+    seen: SeenGroup, scheduled: int, why: str, before: Json | None
+) -> tuple[str, str, str] | None:
+    """Status, reason and message. `before`: what stands there and may not be true any more."""
     minimum = seen.group.gang.minimum
     if seen.group.wrong:
         return "False", "Invalid", seen.group.wrong
     if scheduled >= minimum:
         return "True", "Scheduled", f"at least {minimum} members have a node"
-    return ("False", "Unschedulable", why) if why else None
+    over = before and (before.get("reason") == "Invalid" or before.get("status") == "True")
+    if why or over:
+        return "False", "Unschedulable", why or f"{scheduled} of {minimum} members have a node"
+    return None
 
 
 def _occupied(seen: SeenGroup, members: Sequence[Member]) -> str:

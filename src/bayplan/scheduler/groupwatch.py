@@ -14,7 +14,7 @@ from bayplan.core.model.groups import Source
 from bayplan.kube.client import POD_GROUPS, PODS
 from bayplan.kube.read import Reader
 from bayplan.kube.reflector import Watched
-from bayplan.kube.wire import Wire
+from bayplan.kube.wire import GROUP_LABEL, SchedulingGroup, Wire
 from bayplan.scheduler.groupstatus import Member, SeenGroup
 
 Key = tuple[Source, str, str]  # a group's namespace and name
@@ -44,6 +44,7 @@ class _Group(Wire):
 class _Spec(Wire):
     node_name: str | None = None
     scheduler_name: str | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class _Status(Wire):
@@ -126,7 +127,14 @@ class MemberSink:
             ours=(spec.scheduler_name or "") in self._ours,
             owners=tuple(owner.name for owner in about.owner_references or () if owner.name),
         )
-        return (about.namespace, (about.labels or {}).get(self.label, "")), member
+        return (about.namespace, self._group(about.labels or {}, spec)), member
+
+    def _group(self, labels: dict[str, str], spec: _Spec) -> str:
+        """The group that the label names, if it is the one that counts for the pod."""
+        named = labels.get(self.label, "")
+        if spec.scheduling_group is not None or labels.get(GROUP_LABEL, "") not in ("", named):
+            return ""
+        return named
 
     def replace(self, items: list[tuple[Place, Member]], resource_version: str) -> None:
         here = {member.uid for _, member in items}

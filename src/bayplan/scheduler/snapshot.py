@@ -125,6 +125,9 @@ class WaitGroup(Struct, omit_defaults=True):
     since: float = -1.0
     partial: float = -1.0
     refused: float = -1.0
+    kept: float = -1.0
+    awaits: int = 0
+    hopeless: bool = False
     awake: list[tuple[Sort, int, str]] = []
     resting: list[tuple[float, int, str]] = []
 
@@ -146,7 +149,8 @@ class State(Struct, omit_defaults=True, tag="state"):
     estates: list[of_estates.Told] = []
     partitions: of_estates.Unsettled | None = None
     doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
-    awaited: list[tuple[str, list[str]]] = []  # an owner of places, whose end they wait for
+    # An owner of places; whose end they wait for, and whether they were lent to that one.
+    awaited: list[tuple[str, dict[str, bool]]] = []
     spared: list[tuple[str, float]] = []  # uid of a pod that is left alone, till when
     assumed: list[Wait] = []
     groups: list[WaitGroup] = []
@@ -196,7 +200,7 @@ def take(engine: Engine) -> Iterator[State]:
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
     awaited = engine.nominations.awaited.items()
-    yield from _parts("awaited", ((owner, list(uids)) for owner, uids in awaited))
+    yield from _parts("awaited", awaited)
     yield from _parts("spared", engine.nominations.spared.items())
     yield from _parts("assumed", (_wait(waiter, -1) for waiter in engine.assumed.values()))
     yield from _parts("groups", map(_wait_group, queue.groups.values()))
@@ -319,6 +323,9 @@ def _wait_group(group: Group) -> WaitGroup:
         since=group.since,
         partial=group.partial,
         refused=group.refused,
+        kept=group.kept,
+        awaits=group.awaits,
+        hopeless=group.hopeless,
         awake=group.awake,
         resting=group.resting,
     )
@@ -435,7 +442,7 @@ def _restore_nominations(engine: Engine, state: State) -> None:
     for uid, owners in state.doomed:
         nominations.doomed[uid] = dict.fromkeys(owners)
     for owner, uids in state.awaited:
-        nominations.expect(owner, uids)
+        nominations.awaited[owner] = dict(uids)
     nominations.spared |= dict(state.spared)
 
 
@@ -448,6 +455,7 @@ def _group(saved: WaitGroup) -> Group:
     group.sleeps_until = saved.sleeps_until
     group.alarm_at = saved.alarm_at
     group.since, group.partial, group.refused = saved.since, saved.partial, saved.refused
+    group.kept, group.awaits, group.hopeless = saved.kept, saved.awaits, saved.hopeless
     group.awake = list(saved.awake)
     group.resting = list(saved.resting)
     return group

@@ -246,7 +246,7 @@ class Engine:
         self.cluster.remove(uid)
         self.cluster.place(pod, pod.node)
         kinds = {EventKind.POD_GONE, EventKind.POD_PLACED} if moved else set()
-        if old.labels != pod.labels or old.terminating != pod.terminating:
+        if (old.labels, old.terminating, old.gang) != (pod.labels, pod.terminating, pod.gang):
             kinds |= {EventKind.POD_RELABELLED}
         if old.row != pod.row or old.held != pod.held:
             kinds |= {EventKind.POD_SHRANK}

@@ -35,8 +35,9 @@ class Members:
         self._pods = [each.pod for each in waiters]
         self._gang, self._group = gangs.meant(self._cluster, self._pods)
         self._minimum = self._gang.minimum
-        self._bound = gangs.here(self._cluster, gang.key, ground.engine.nominations.doomed)
-        self._bound += self._group.ended if self._group else 0
+        self._doomed = ground.engine.nominations.doomed
+        self._bound = len(gangs.staying(self._cluster, gang.key, self._doomed))
+        self._bound += gangs.ended(self._group)
         self._missing = max(self._minimum - self._bound, 1)
         ground.release(*self._pods)
 
@@ -59,6 +60,9 @@ class Members:
             words = f"{self._gang.title} is not complete"
             message = f"{words}: {there} of {self._minimum} members are here"
             return replace(said, message=message, suggestions=tuple(self._smaller(count)))
+        short = gangs.gap(self._cluster, self._group)
+        if placed.ok and short:
+            return replace(said, message=short)
         if placed.ok and self._ground.yields(pod):
             return replace(said, message=f"{self._gang.title}: {KEPT}")
         if placed.ok:
@@ -90,7 +94,12 @@ class Members:
     def _placed(self, enough: int) -> gangs.Placed:
         with self._cluster.trial():
             return gangs.place(
-                self._ground.verdicts, self._pods, enough, keep=True, gang=self._gang
+                self._ground.verdicts,
+                self._pods,
+                enough,
+                keep=True,
+                gang=self._gang,
+                doomed=self._doomed,
             )
 
     def _first(self, placed: gangs.Placed) -> str:
@@ -175,8 +184,15 @@ class Members:
         with self._cluster.trial():
             ground = self._ground
             found = gang_room.plan(
-                ground.verdicts, ground.preemption, members, self._missing, self._gang
+                ground.verdicts,
+                ground.preemption,
+                members,
+                self._missing,
+                self._gang,
+                self._doomed,
             )
+            if gangs.gap(self._cluster, self._group):
+                return []
         return [] if isinstance(found, str) else [victim.pod for victim in found.victims]
 
     def _without(self, pods: Sequence[Pod]) -> gangs.Placed | None:

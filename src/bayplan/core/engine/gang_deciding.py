@@ -51,7 +51,7 @@ class Turn(Struct, frozen=True):
     @property
     def here(self) -> int:
         """Members that are placed, or need no place any more."""
-        return self.running + (self.said.ended if self.said else 0)
+        return self.running + gangs.ended(self.said)
 
     @property
     def missing(self) -> int:
@@ -88,12 +88,18 @@ class GangDeciding:
         promised = self._preempting.promised(turn.pods)
         with self._cluster.trial() as trial:  # places that are kept for members are theirs
             homes = self._homes(turn)
-            short = self._gap(turn)
+            short = gangs.gap(self._cluster, turn.said)
             placed = gangs.place(
-                turn.verdicts, turn.pods, turn.missing, homes, keep=True, gang=turn.gang
+                turn.verdicts,
+                turn.pods,
+                turn.missing,
+                homes,
+                keep=True,
+                gang=turn.gang,
+                doomed=self._nominations.doomed,
             )
             harmless = self._preempting.stand(promised)
-            if placed.ok and harmless and short is None:
+            if placed.ok and harmless and not short:
                 trial.keep()
         if not placed.ok:
             plan = self._plan(turn)
@@ -102,10 +108,13 @@ class GangDeciding:
             return self._refuse(turn, placed, plan, now)
         if not harmless:
             return self._told(turn, self._preempting.kept(), now)
-        if short is not None:
-            return self._give_up(turn, now) + self._told(turn, short, now)
+        if short:
+            every, version = frozenset(EventKind), self._cluster.version
+            refusal = Refusal(short, {GAP: Tally(0, ())}, every, version)
+            return self._give_up(turn, now) + self._told(turn, refusal, now)
         effects: list[do.Effect] = []
-        turn.group.since = turn.group.partial = turn.group.refused = -1.0
+        turn.group.since = turn.group.partial = -1.0
+        self._no_longer_refused(turn.group)
         self._unkeep(turn, now)  # some may be elsewhere
         for placement in placed.placements:
             self._queue.assume(self._queue.dequeue(placement.pod.uid))
@@ -121,7 +130,7 @@ class GangDeciding:
         _, group = self._waiting.pods[pod.uid]
         members = sorted(group.members.values(), key=lambda each: (each.sort, each.arrival))
         gang, said = gangs.meant(self._cluster, (member.pod for member in members))
-        running = gangs.here(self._cluster, gang.key, self._nominations.doomed)
+        running = len(gangs.staying(self._cluster, gang.key, self._nominations.doomed))
         return Turn(gang, said, group, tuple(members), running, self._verdicts[pod.scheduler])
 
     def _homes(self, turn: Turn) -> dict[str, int]:
@@ -149,32 +158,17 @@ class GangDeciding:
         """What is missing is perhaps on its way: nobody is told for a moment."""
         tallies = {reason: Tally(0, ())}
         # Another scheduler may place one, or one that was to go stays, or its node appears.
-        helped = frozenset({EventKind.POD_PLACED, EventKind.POD_GONE, EventKind.NODE_ADDED})
-        refusal = Refusal(why, tallies, helped, self._cluster.version)
+        helped = {EventKind.POD_PLACED, EventKind.POD_GONE, EventKind.NODE_ADDED}
+        helped.add(EventKind.POD_RELABELLED)  # or somebody becomes one
+        refusal = Refusal(why, tallies, frozenset(helped), self._cluster.version)
         self._unkeep(turn, now)
-        turn.group.refused = -1.0
+        self._no_longer_refused(turn.group)
         if turn.group.since < 0:
             turn.group.since = now
         if now < turn.group.since + INCOMPLETE_S:
             self._waiting.sleep(turn.group, refusal, turn.group.since + INCOMPLETE_S)
             return []
         return self._give_up(turn, now) + self._told(turn, refusal, now)
-
-    def _gap(self, turn: Turn) -> Refusal | None:
-        """What is free on all nodes together is less than its object asks for."""
-        if turn.said is None or not turn.said.resources:
-            return None
-        free = gangs.free(self._cluster, turn.key)
-        short = [
-            f"{asked}{unit} {name}, and {free.get(name, 0)}{unit} are free"
-            for name, asked in turn.said.resources
-            for unit in ("m" if name == "cpu" else "",)
-            if asked > free.get(name, 0)
-        ]
-        if not short:
-            return None
-        text = f"{turn.gang.title}: minResources asks for {'; '.join(short)} on all nodes together"
-        return Refusal(text, {GAP: Tally(0, ())}, frozenset(EventKind), self._cluster.version)
 
     def _elsewhere(self, turn: Turn) -> str:
         """Members that another of our profiles has, which will never meet these."""
@@ -283,21 +277,31 @@ class GangDeciding:
         """Whether places are kept for the gang, which may have waited for long enough."""
         group, patience_s = turn.group, self._patience.reserve_s
         if turn.here >= turn.minimum:
+            self._no_longer_refused(group)
             return False
         if group.refused < 0:
             group.refused = now
         if now < group.refused + patience_s:
             return False
         wish = Wish(turn.gang, group, turn.pods, turn.missing, turn.verdicts)
-        if turn.key in self._reservations and self._reservations.stands(wish):
-            return True
         if turn.key in self._reservations:
-            self._unkeep(turn, now)
+            awaits = len(self._nominations.awaited[turn.key])
+            if awaits < group.awaits:
+                group.kept = now
+            group.awaits = awaits
+            if now < group.kept + patience_s and self._reservations.stands(wish):
+                return True
+            self._unkeep(turn, now)  # they are no good any more, or nobody ever ends there
         if not self._reservations.may_reserve(wish):
             return False
         for uid in self._reservations.reserve(wish):
             self._waiting.rouse(uid, now)
-        return turn.key in self._reservations
+        group.hopeless, group.kept = turn.key not in self._reservations, now
+        group.awaits = len(self._nominations.awaited.get(turn.key, ()))
+        return not group.hopeless
+
+    def _no_longer_refused(self, group: Group) -> None:
+        group.refused, group.hopeless = -1.0, False
 
     # ---- others go for it
 
@@ -313,7 +317,12 @@ class GangDeciding:
         with self._cluster.trial():
             self._homes(turn)
             preemption = self._preemption[turn.pods[0].scheduler]
-            plan = gang_room.plan(turn.verdicts, preemption, turn.pods, turn.missing, turn.gang)
+            doomed = self._nominations.doomed
+            plan = gang_room.plan(
+                turn.verdicts, preemption, turn.pods, turn.missing, turn.gang, doomed
+            )
+            if isinstance(plan, GangPlan) and (short := gangs.gap(self._cluster, turn.said)):
+                return short
             if isinstance(plan, GangPlan) and not self._preempting.stand(promised):
                 return KEPT
         return plan

@@ -4,7 +4,7 @@ Member by member, each as if it came alone; in the end whoever is in nobody's wa
 is proven, and nobody can be spared for the places that were chosen; other places may cost less.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -16,6 +16,8 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.state.arrays import Mask
 from bayplan.core.state.removable import importance
+
+NO_DOMAIN = "no domain has less important pods whose going would help"
 
 
 class Victim(Struct, frozen=True):
@@ -36,14 +38,16 @@ def plan(
     pods: Sequence[Pod],
     missing: int,
     gang: Gang | None = None,
+    doomed: Collection[str] = (),
 ) -> GangPlan | str:
     """Places `missing` of the pods and removes whoever must go; or says why that does not help. To
-    be called inside a trial. `gang`: as in gangs.place. Where all must be in one domain, the first
-    that will do is taken."""
-    found: GangPlan | str = ""
-    for within in gangs.domains(verdicts, pods, missing, gang):
+    be called inside a trial. `gang` and `doomed`: as in gangs.place. Where all must be in one
+    domain, the first that will do is taken."""
+    found: GangPlan | str = NO_DOMAIN
+    for within in gangs.domains(verdicts, pods, missing, gang, doomed):
         with verdicts.cluster.trial() as trial:
-            found = _planned(_Room(verdicts, preemption, gang, within), pods, missing) or found
+            room = _Room(verdicts, preemption, gang, within, doomed)
+            found = _planned(room, pods, missing) or found
             if isinstance(found, GangPlan):
                 trial.keep()
                 break
@@ -68,9 +72,10 @@ class _Room:
         preemption: Preemption,
         gang: Gang | None,
         within: Mask | None,
+        doomed: Collection[str],
     ) -> None:
         self._verdicts, self._preemption = verdicts, preemption
-        self._gang, self._within = gang, within
+        self._gang, self._within, self._doomed = gang, within, doomed
         self._cluster = verdicts.cluster
         self.placements: list[Placement] = []
         self._victims: dict[str, Victim] = {}  # by uid
@@ -79,25 +84,41 @@ class _Room:
         """Places the member, without those who must go for it; or says why it cannot be."""
         cluster = self._cluster
         placed = self._placed(pod, {})
-        if not placed.ok:
-            with asking(self._verdicts, pod) as ask:
-                within = gangs.allowed(self._verdicts, ask, self._gang, self._within)
-                found = self._preemption.plan(ask, within)
-            if isinstance(found, str):
-                return found
-            row = cluster.rows[found.node]
+        if placed.ok:
+            self.placements += placed.placements
+            return ""
+        with asking(self._verdicts, pod) as ask:
+            within = gangs.allowed(self._verdicts, ask, self._gang, self._within, self._doomed)
+            found = self._preemption.plan(ask, within)
+        if isinstance(found, str):
+            return found
+        row = cluster.rows[found.node]
+        with cluster.trial() as trial:
             cluster.release_below(pod, row)
-            for each in found.gone:
-                self._victims[each.uid] = Victim(each, cluster.name(cluster.pods[each.uid].row))
-                cluster.remove(each.uid)
+            gone = {each.uid: Victim(each, self._home(each)) for each in found.gone}
+            for uid in gone:
+                cluster.remove(uid)
             placed = self._placed(pod, {pod.uid: row})
-        assert placed.ok, f"the plan for {pod.key} was proven"
+            if not placed.ok:  # members of its own went, and with them the domain
+                return NO_DOMAIN
+            trial.keep()
+        self._victims |= gone
         self.placements += placed.placements
         return ""
 
+    def _home(self, pod: Pod) -> str:
+        return self._cluster.name(self._cluster.pods[pod.uid].row)
+
     def _placed(self, pod: Pod, homes: Mapping[str, int]) -> gangs.Placed:
         return gangs.place(
-            self._verdicts, [pod], 1, homes, keep=True, gang=self._gang, within=self._within
+            self._verdicts,
+            [pod],
+            1,
+            homes,
+            keep=True,
+            gang=self._gang,
+            within=self._within,
+            doomed=self._doomed,
         )
 
     def plan(self) -> GangPlan:

@@ -13,6 +13,7 @@ have room are tried, until many more placements were. Within all that, members c
 (`evenly`).
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -29,13 +30,14 @@ from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.verdicts import EventKind, Refusal, Tally
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.arrays import Ints, Mask, Rows
-from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.demand import NOT_ASKED
 from bayplan.core.state.view import View
 
 MOST_DOMAINS = 8
 MOST_TRIES = 512  # placements before the last domain is begun; 0.1 ms each
 MOST_TRIES_OF_A_MUST = 4096
+MOST_DOMAINS_OF_A_MUST = 64  # where others would have to go
 ELSEWHERE = "node(s) didn't match the gang's topology"
 MOST_STEPS = 400  # of the search
 MOST_SEARCHED = 64  # members; larger gangs are not searched for
@@ -59,31 +61,43 @@ def place(
     keep: bool = False,
     gang: Gang | None = None,
     within: Mask | None = None,
+    doomed: Collection[str] = (),
 ) -> Placed:
     """Places at least `minimum` of the pods, or none. To be called inside a trial.
 
     `homes`: by uid the row where a pod goes if it can. `keep`: as in Verdicts.best. `gang`: what
     its members have in common, if not each says so itself. `within`: rows that come into question.
+    `doomed`: uids of pods that are about to go.
     """
-    placing = _Placing(verdicts, pods, minimum, keep, gang or pods[0].gang, homes or {})
+    placing = _Placing(verdicts, pods, minimum, keep, gang or pods[0].gang, homes or {}, doomed)
     return placing.place(within)
 
 
 def domains(
-    verdicts: Verdicts, pods: Sequence[Pod], minimum: int, gang: Gang | None
+    verdicts: Verdicts,
+    pods: Sequence[Pod],
+    minimum: int,
+    gang: Gang | None,
+    doomed: Collection[str] = (),
 ) -> list[Mask | None]:
-    """Where all members must be in one domain: the rows of each, the roomiest first, and no more
-    than MOST_DOMAINS. Otherwise wherever they want (None)."""
+    """Where all members must be in one domain: the rows of each that may have room, or has less
+    important pods, the roomiest first. Otherwise wherever they want (None)."""
     if gang is None or not gang.within:
         return [None]
-    return list(_Placing(verdicts, pods, minimum, True, gang, {}).domains())
+    return list(_Placing(verdicts, pods, minimum, True, gang, {}, doomed).domains())
 
 
-def allowed(verdicts: Verdicts, ask: Ask, gang: Gang | None, within: Mask | None) -> Mask | None:
+def allowed(
+    verdicts: Verdicts,
+    ask: Ask,
+    gang: Gang | None,
+    within: Mask | None,
+    doomed: Collection[str] = (),
+) -> Mask | None:
     """The rows of `within` where the next member may be, whoever is there; None: anywhere."""
     if gang is None or not (gang.within or gang.across):
         return within
-    return _Placing(verdicts, [ask.pod], 1, True, gang, {}).allowed(ask, within)
+    return _Placing(verdicts, [ask.pod], 1, True, gang, {}, doomed).allowed(ask, within)
 
 
 def meant(cluster: Cluster, pods: Iterable[Pod]) -> tuple[Gang, PodGroup | None]:
@@ -107,16 +121,36 @@ def free(cluster: Cluster, key: str) -> dict[str, int]:
     rows = cluster.alive[: cluster.height] & ~cluster.unschedulable[: cluster.height]
     left = np.maximum(cluster.free[: cluster.height][rows], 0).sum(axis=0)
     for uid in cluster.census.gangs.get(key, ()):
-        resident = cluster.pods[uid]
-        if rows[resident.row]:
-            left = left + cluster.demand(resident.pod.row).take[: len(left)]
+        take = cluster.demand(cluster.pods[uid].pod.row).take
+        left[: len(take)] += take
     return {name: int(left[at]) for name, at in cluster.resource_columns.items()}
 
 
-def here(cluster: Cluster, key: str, doomed: Collection[str]) -> int:
-    """How many members of the gang are placed, without those that are about to go."""
-    members = [cluster.pods[uid].pod for uid in cluster.census.gangs.get(key, ())]
-    return sum(not pod.terminating and pod.uid not in doomed for pod in members)
+def staying(cluster: Cluster, key: str, doomed: Collection[str]) -> list[Resident]:
+    """The members of the gang that are placed, without those that are about to go."""
+    members = [cluster.pods[uid] for uid in cluster.census.gangs.get(key, ())]
+    return [each for each in members if not each.pod.terminating and each.pod.uid not in doomed]
+
+
+def ended(group: PodGroup | None) -> int:
+    """Members that have done their work and need no place any more. Where all that are needed
+    have, the next ones are another run."""
+    return group.ended if group and group.ended < group.gang.minimum else 0
+
+
+def gap(cluster: Cluster, group: PodGroup | None) -> str:
+    """Why what is free on all nodes together is too little for the group; empty if it is not."""
+    if group is None or not group.resources:
+        return ""
+    left, minimum = free(cluster, group.gang.key), group.gang.minimum
+    short = []
+    for name, all_ in group.resources:
+        asked, unit = -(-all_ * (minimum - ended(group)) // minimum), "m" if name == "cpu" else ""
+        if asked > left.get(name, 0):
+            short.append(f"{asked}{unit} {name}, and {left.get(name, 0)}{unit} are free")
+    if not short:
+        return ""
+    return f"{group.gang.title}: minResources asks for {'; '.join(short)} on all nodes together"
 
 
 class _Placing:
@@ -128,12 +162,13 @@ class _Placing:
         keep: bool,
         gang: Gang | None,
         homes: Mapping[str, int],
+        doomed: Collection[str],
     ) -> None:
         self._verdicts, self._cluster = verdicts, verdicts.cluster
         self._pods, self._minimum, self._keep = pods, minimum, keep
         self._gang, self._homes = gang or Gang(""), homes
-        members = self._cluster.census.gangs.get(self._gang.key, {})
-        self._there = [self._cluster.pods[uid].row for uid in members]  # rows of members
+        there = staying(self._cluster, self._gang.key, doomed)
+        self._there = [resident.row for resident in there]  # rows of members
         self._evenly = self._spreading()
         self._tries = self._steps = 0
         self._enough = minimum  # of the search
@@ -159,13 +194,16 @@ class _Placing:
 
     def _in_one(self, within: Mask | None) -> dict[str, Placement]:
         """All in one domain: where all fit, near each other if they can be, else where enough."""
-        domains = list(self._required(within))
+        found_in = list(self._required(within))
+        domains = [rows for _, rows in found_in]
         for rows in domains:
             found = self._near_each_other(rows)
             if found:
                 return found
         for enough in dict.fromkeys((len(self._pods), self._minimum)):
-            for rows in domains:
+            for most, rows in found_in:
+                if self._alike and most < enough:
+                    continue
                 found = self._wherever(rows, enough)
                 if len(found) >= enough:
                     return found
@@ -326,38 +364,45 @@ class _Placing:
             yield _both(codes == code, within)
 
     def domains(self) -> Iterator[Mask]:
-        column, codes = View(self._cluster).labels(self._gang.within)
-        some = list(self._required(None))[:MOST_DOMAINS]
+        _, codes = View(self._cluster).labels(self._gang.within)
+        some = [rows for _, rows in self._required(None)]
         yield from some
-        taken = {int(codes[rows.argmax()]) for rows in some if rows.any()}
-        if not self._there:
-            others = [code for code in range(1, len(column.values)) if code not in taken]
-            yield from (codes == code for code in others[: MOST_DOMAINS - len(some)])
+        if self._there:
+            return
+        priority = max(pod.priority for pod in self._pods)
+        yielding = (
+            each.row for each in self._cluster.pods.values() if each.pod.priority < priority
+        )
+        others = {int(codes[row]) for row in yielding} - {0}
+        others -= {int(codes[rows.argmax()]) for rows in some}
+        yield from (codes == code for code in sorted(others)[:MOST_DOMAINS_OF_A_MUST])
 
     def allowed(self, ask: Ask, within: Mask | None) -> Mask:
         height = max(self._cluster.height, 1)
         rows = np.ones(height, dtype=np.bool_) if within is None else within[:height].copy()
         if self._gang.within and self._there:
-            rows &= next(self._required(None), rows & False)
+            rows &= next((found for _, found in self._required(None)), rows & False)
         if self._evenly is not None and self._gang.across:
             whole = np.where(rows, 0, REFUSED)
             rows = self._evenly.narrowed(ask, whole, within) >= 0
         return rows
 
-    def _required(self, within: Mask | None) -> Iterator[Mask]:
-        """The nodes that agree in the label that all members must agree in: those that have room
-        for all, the tightest first, then the others, the roomiest first. Where members are, or
-        places are kept for them, there the others must be as well."""
+    def _required(self, within: Mask | None) -> Iterator[tuple[float, Mask]]:
+        """The nodes that agree in the label that all members must agree in, and how many members
+        they take at most: those that have room for all, the tightest first, then the others, the
+        roomiest first. Where members are, or places are kept for them, there the others must be as
+        well."""
         column, codes = View(self._cluster).labels(self._gang.within)
         there = Counter(int(codes[row]) for row in self._there or self._homes.values())
         del there[0]
         if self._there and there:
-            yield _both(codes == there.most_common(1)[0][0], within)
+            yield math.inf, _both(codes == there.most_common(1)[0][0], within)
             return
         bound = self._bound(codes, len(column.values), within)
         some = [code for code in range(1, len(bound)) if bound[code] > 0]
         some.sort(key=lambda c: (-there[c], bound[c] < 1, bound[c] if bound[c] >= 1 else -bound[c]))
-        yield from (_both(codes == code, within) for code in some)
+        many = len(self._pods)
+        yield from ((bound[code] * many, _both(codes == code, within)) for code in some)
 
     def _bound(self, codes: Rows, count: int, within: Mask | None) -> list[float]:
         """Per domain how many times over the members would fit at most, by their amounts."""

@@ -20,7 +20,8 @@ class Nominations:
         # By uid of a victim: whom it goes for. One that was told to go goes, even if nobody is left
         # for whom; it stays here until it is gone, or somebody says that it will not be deleted.
         self.doomed: dict[str, dict[str, None]] = {}
-        self.awaited: dict[str, dict[str, None]] = {}  # by owner: whose end its places wait for
+        # By owner: whose end its places wait for, and whether they were lent to that one.
+        self.awaited: dict[str, dict[str, bool]] = {}
         self.spared: dict[str, float] = {}  # by uid: who could not be deleted, and till when nobody
         # asks again
 
@@ -62,9 +63,9 @@ class Nominations:
             self.doomed.setdefault(pod.uid, {})[owner] = None
         return tuple(fresh)
 
-    def expect(self, owner: str, uids: Iterable[str]) -> None:
+    def expect(self, owner: str, uids: Iterable[str], *, lent: bool = False) -> None:
         """The owner's places wait until these end, too."""
-        self.awaited.setdefault(owner, {}).update(dict.fromkeys(uids))
+        self.awaited.setdefault(owner, {}).update(dict.fromkeys(uids, lent))
 
     def unexpected(self, uid: str) -> list[str]:
         """One whose end places wait for needs its own place back: they are given up."""
@@ -81,7 +82,7 @@ class Nominations:
     def gone(self, uid: str) -> list[str]:
         """A pod is gone: the pods that waited for nobody else."""
         self.spared.pop(uid, None)
-        owners = dict(self.doomed.pop(uid, {}))
+        owners: dict[str, None] = dict(self.doomed.pop(uid, {}))
         for owner, awaited in self.awaited.items():
             if uid in awaited:
                 del awaited[uid]

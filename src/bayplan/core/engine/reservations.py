@@ -81,12 +81,13 @@ class Reservations:
         return all((left[asked] >= 0).all() for left in free.values())
 
     def may_reserve(self, wish: Wish) -> bool:
-        """Whether it is the first in line, and nobody as important has places of the kind."""
+        """Whether it is the first in line, and nobody as important has places of the kind. Those
+        before it for whom there were none to be kept do not count."""
         classes, mine = classes_of(wish.pods), (_first(wish.group), wish.priority)
         if any(self._priority(owner) >= wish.priority for owner in self._rivals(wish)):
             return False
         for group in self._waiting.groups.values():
-            if group.refused < 0 or group is wish.group:
+            if group.refused < 0 or group.hopeless or group is wish.group:
                 continue
             pods = [each.pod for each in group.members.values()]
             theirs = (_first(group), max(pod.priority for pod in pods))
@@ -191,9 +192,12 @@ class Reservations:
                 found.setdefault(resident.row, []).append(resident)
         return found
 
-    def _last(self, residents: Sequence[Resident]) -> tuple[float, int]:
-        """When the last of them ends, and how many they are."""
-        return max(self._end(each.pod) for each in residents), len(residents)
+    def _last(self, residents: Sequence[Resident]) -> tuple[float, float, int]:
+        """When the last of them ends; where nobody says so, how new the oldest is, since who has
+        run for long may run for ever; and how many they are."""
+        pods = [each.pod for each in residents]
+        oldest = min(pod.created_s for pod in pods)
+        return max(self._end(pod) for pod in pods), -oldest, len(pods)
 
     # ---- pods that end before
 
@@ -205,8 +209,11 @@ class Reservations:
         return [owner for owner in self._nominations.awaited if end <= self._start(owner)]
 
     def _start(self, owner: str) -> float:
-        """When the gang can start at the latest, as far as owners have said."""
-        ends = [self._end(resident.pod) for resident in self._awaited(owner)]
+        """When the gang can start at the latest, as far as owners have said. Those whom it has lent
+        places do not put it off: else it would never start, with one after the other."""
+        lent = self._nominations.awaited[owner]
+        pods = [each.pod for each in self._awaited(owner) if not lent[each.pod.uid]]
+        ends = [self._end(pod) for pod in pods]
         last = max(ends, default=-math.inf)
         return last if last < math.inf else -math.inf
 
@@ -219,7 +226,7 @@ class Reservations:
         for owner in owners:
             places = self._nominations.pods_of([owner])
             if any(self._cluster.holds.rows.get(each) == row for each in places):
-                self._nominations.expect(owner, (uid,))
+                self._nominations.expect(owner, (uid,), lent=True)
 
     # ---- who
 

@@ -149,7 +149,12 @@ class _Question:
 
     def _place_gang(self, step: ask_for.PlaceGang) -> Answer:
         space, key = step.pod.namespace, f"{step.pod.namespace}/{step.name}"
-        asked = gangs.meant(self._cluster, [step.pod])[0] if step.pod.gang else Gang(key)
+        asked, group = (
+            gangs.meant(self._cluster, [step.pod]) if step.pod.gang else (Gang(key), None)
+        )
+        why = gangs.unclear(asked, group) or gangs.gap(self._cluster, group)
+        if why:
+            return ask_for.GangWhere(False, 0, (), message=why)
         gang = replace(asked, key=key, minimum=step.minimum, grouped=False)
         template = replace(step.pod, gang=gang)
         names = [self._free_name(space, f"{step.name}-{i}") for i in range(step.count)]

@@ -60,6 +60,9 @@ class Group:
         self.since = -1.0  # members, or the object that says what it is, were missing
         self.partial = -1.0  # some of it ran without the others
         self.refused = -1.0  # all were there, and did not fit
+        self.kept = -1.0  # places are kept for it, and nobody has ended there
+        self.awaits = 0  # so many have to end there
+        self.hopeless = False  # of a gang: there were no places to be kept for it, the last time
 
     def tidy(self) -> None:
         """Forgets entries of pods that are gone, when they are most of it."""
@@ -166,8 +169,10 @@ class Waiting:
         group.awake.clear()
         for waiter in group.members.values():
             self.back_off(waiter, now)
-            heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
-            self._timer(waiter.rested_at, group, REST)
+        group.resting = [(w.rested_at, w.arrival, uid) for uid, w in group.members.items()]
+        heapify(group.resting)
+        for at in sorted({waiter.rested_at for waiter in group.members.values()}):
+            self._timer(at, group, REST)
         self.sleep(group, refusal, min(now + LONGEST_SLEEP_S, by))
         return self._news(group, refusal)
 
