@@ -225,6 +225,7 @@ class Grouped(Simulation):
 
     def judge(self) -> list[str]:
         words = [text for text in super().judge() if not self._is_of_group(text)]
+        words = [text for text in words if not text.endswith(self.kept_on or ("nowhere",))]
         kept = [f"places are kept for {owner}" for owner in self.kept_at_the_end]
         return [
             *words,
@@ -234,11 +235,15 @@ class Grouped(Simulation):
         ]
 
     kept_at_the_end: tuple[str, ...] = ()
+    kept_on: tuple[str, ...] = ()  # nodes
 
     def _look(self) -> None:
         super()._look()
         if self.process is not None:
-            self.kept_at_the_end = tuple(self.process.service.engine.nominations.awaited)
+            engine = self.process.service.engine
+            self.kept_at_the_end = tuple(engine.nominations.awaited)
+            rows = sorted(set(engine.cluster.holds.rows.values()))
+            self.kept_on = tuple(engine.cluster.name(row) for row in rows)
 
     def _is_of_group(self, text: str) -> bool:
         """The checker does not know groups: it says of members that they would fit."""
