@@ -11,6 +11,7 @@ from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import AffinityTerm, Gang
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
+from bayplan.core.state.waiting import Rests
 from bayplan.testing.world import HOSTNAME, World, pod, terms
 
 TIMEOUT_S = Patience().timeout_s
@@ -142,6 +143,18 @@ def test_a_gang_in_part_is_given_up_after_its_time(controlled: bool) -> None:
         world.wait(TIMEOUT_S)
     evicted = [effect.pod.name for effect in effects_of(world, do.Evict)]
     assert set(evicted) == ({"w-0"} if controlled else set())
+
+
+def test_the_time_begins_when_somebody_else_binds_a_member() -> None:
+    world = World(a=4)
+    world.node("side", unschedulable=True)
+    world.submit("w", pods=3, gpus=4, gang=train(3), controlled=True)
+    world.wait(20)  # it was refused, and sleeps until something could help
+    world.see(pod("w-0", gpus=4, gang=train(3), controlled=True, node="side"))
+    world.wait(TIMEOUT_S - 1)
+    assert not effects_of(world, do.Evict)
+    world.wait(Rests().longest_s)
+    assert [effect.pod.name for effect in effects_of(world, do.Evict)] == ["w-0"]
 
 
 def test_more_important_gangs_go_first_and_others_go_for_them() -> None:

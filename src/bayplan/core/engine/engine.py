@@ -189,6 +189,8 @@ class Engine:
             self._forget_unplaced(pod.uid, now)
             self.cluster.place(pod, pod.node)
             self.waiting.wake((EventKind.POD_PLACED,), now)
+            if pod.gang is not None:  # bound by somebody else: it may be in part from now on
+                self.waiting.rouse_gang(pod.scheduler, pod.gang.key, now)
             return list(doubts.of_pod(self.cluster, pod))
         if not self._is_ours(pod):
             if known is not None or pod.uid in self.held or pod.terminating:
