@@ -11,6 +11,7 @@ from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import AffinityTerm, Gang
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
+from bayplan.core.state.waiting import Rests
 from bayplan.testing.world import HOSTNAME, World, pod, terms
 
 TIMEOUT_S = Patience().timeout_s
@@ -152,7 +153,7 @@ def test_the_time_begins_when_somebody_else_binds_a_member() -> None:
     world.see(pod("w-0", gpus=4, gang=train(3), controlled=True, node="side"))
     world.wait(TIMEOUT_S - 1)
     assert not effects_of(world, do.Evict)
-    world.wait(11)  # a refused gang rests
+    world.wait(Rests().longest_s)
     assert [effect.pod.name for effect in effects_of(world, do.Evict)] == ["w-0"]
 
 
