@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 
 from msgspec import Struct
@@ -23,9 +23,10 @@ from tests.real.chaos.session import Session
 
 TURN_S = 0.1
 STEP = 0.15  # the chance of a step in a turn
-JOBS = 6
+JOBS = 9  # at a time: more than there is room for
+VAST = "vast"  # the first job, which never fits; one of its pods is always bound by hand
 RACKS = {f"{rack}-{n}": rack for rack in "xy" for n in range(3)}
-SIDES = {"side-x": "x", "side-y": "y"}  # with a taint
+SIDES = {"side-x": "x", "side-y": "y", "side-z": "z"}  # with a taint
 GPUS = 4  # of a node here
 AWAY_S = 1.0  # that a deleted node is away
 NODES = "/api/v1/nodes"
@@ -50,7 +51,7 @@ class Job(Struct):
     members: int
     minimum: int
     gpus: int
-    within: bool
+    within: bool = False
     made: int = 0
     exists: bool = True  # its PodGroup
 
@@ -142,12 +143,16 @@ class Jobs:
         if self._calm.is_set():
             for job in self.jobs.values():
                 self._restore(ask, job)
-        elif self._rng.random() < STEP:
+            return
+        self._bind(ask, pods, "side-z", self.jobs.keys() - {VAST})
+        if self._rng.random() < STEP:
             self._step(ask, pods)
 
     # ---- owner and nodes
 
     def _own(self, ask: "Asking", pods: list[Json]) -> None:
+        if VAST not in self.jobs:
+            self._add(ask, Job(VAST, members=8, minimum=8, gpus=GPUS))
         while len(self.jobs) < JOBS:
             self._begin(ask)
         there = Counter(labels(pod).get(LABEL) for pod in pods)
@@ -160,10 +165,13 @@ class Jobs:
         self._count += 1
         members = rng.randint(2, 5)
         minimum = rng.choice((members, members, rng.randint(2, members)))
-        within = rng.random() < 0.4
-        job = Job(f"job-{self._count}", members, minimum, rng.choice((1, 2, 2, 4)), within)
+        job = Job(f"job-{self._count}", members, minimum, rng.choice((1, 2, 2, 4)))
+        job.within = rng.random() < 0.4
+        self._add(ask, job)
+
+    def _add(self, ask: "Asking", job: Job) -> None:
         self.jobs[job.name] = job
-        if within:
+        if job.within:
             self.needs_rack.add(job.name)
         ask("POST", self._groups, job.group())
         self._say(job, job.minimum)
@@ -214,18 +222,21 @@ class Jobs:
 
     def _bind_by_hand(self, ask: "Asking", pods: list[Json]) -> bool:
         """One that waits, and needs no rack: a hand that is not seen in time could tear a gang."""
+        spared = {VAST, *self.needs_rack}
+        return self._bind(ask, pods, self._rng.choice(("side-x", "side-y")), spared)
+
+    def _bind(self, ask: "Asking", pods: list[Json], place: str, spared: Set[str]) -> bool:
+        free = GPUS - sum(gpus(each) for each in pods if each["spec"].get("nodeName") == place)
         waiting = [
-            found
+            found["metadata"]["name"]
             for found in pods
-            if "nodeName" not in found["spec"] and labels(found).get(LABEL) not in self.needs_rack
+            if "nodeName" not in found["spec"]
+            and labels(found)[LABEL] not in spared
+            and gpus(found) <= free
         ]
         if not waiting:
             return False
-        found, place = self._rng.choice(waiting), self._rng.choice(list(SIDES))
-        used = sum(gpus(each) for each in pods if each["spec"].get("nodeName") == place)
-        if place in self._away or used + gpus(found) > GPUS:
-            return False
-        name = found["metadata"]["name"]
+        name = self._rng.choice(waiting)
         target = {"apiVersion": "v1", "kind": "Node", "name": place}
         ask("POST", f"{self._pods}/{name}/binding", {"metadata": {"name": name}, "target": target})
         return True
@@ -275,7 +286,8 @@ class Jobs:
         return True
 
     def _any_job(self) -> Job:
-        return self._rng.choice(list(self.jobs.values()))
+        """But the vast one."""
+        return self._rng.choice([job for job in self.jobs.values() if job.name != VAST])
 
 
 class Asking:
