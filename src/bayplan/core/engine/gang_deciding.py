@@ -107,7 +107,7 @@ class GangDeciding:
                 self._remember(shape, placed, plan)
             return self._refuse(turn, placed, plan, now)
         if not harmless:
-            return self._told(turn, self._preempting.kept(), now)
+            return self._give_up(turn, now) + self._told(turn, self._preempting.kept(), now)
         if short:
             every, version = frozenset(EventKind), self._cluster.version
             refusal = Refusal(short, {GAP: Tally(0, ())}, every, version)

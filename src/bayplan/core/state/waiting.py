@@ -169,6 +169,7 @@ class Waiting:
         group.awake.clear()
         for waiter in group.members.values():
             self.back_off(waiter, now)
+            waiter.rested_at = min(waiter.rested_at, by)
         group.resting = [(w.rested_at, w.arrival, uid) for uid, w in group.members.items()]
         heapify(group.resting)
         for at in sorted({waiter.rested_at for waiter in group.members.values()}):
