@@ -261,13 +261,35 @@ def test_containers_that_might_go_elsewhere_wait_until_it_is_known() -> None:
     assert here.refused == []
 
 
+def test_an_init_container_that_might_go_elsewhere_waits_until_it_is_known() -> None:
+    """The pod `q` may be in either zone. Were it in the upper one, the init container would go to
+    the lower one, where the other would not find the device that it asks for beside cpus."""
+    zones = ({"cpu": 8000}, {"cpu": 12000, GPU: 1})
+    here = Place(zones, "single-numa-node", "container", signs=True, dates=True)
+    here.submit("q", (ZoneAsk(amounts(cpu=4)),))
+    here.submit("p", (ZoneAsk(amounts(cpu=5), "init"), ZoneAsk(amounts(cpu=4, gpus=1))))
+
+    assert set(here.world.waiting()) == {"p"}
+
+    here.start()
+    here.scan()
+    here.publish()
+    here.world.wait(2)
+
+    assert here.world.waiting() == {}  # `q` is in the lower one, and five cpus are not left there
+    here.start()
+    assert here.refused == []
+
+
 @st.composite
 def asked(draw: st.DrawFn) -> tuple[ZoneAsk, ...]:
     count = draw(st.sampled_from((1, 1, 1, 2)))
     found = [
         amounts(cpu=draw(st.integers(1, 5)), gpus=draw(st.integers(0, 2))) for _ in range(count)
     ]
-    return tuple(ZoneAsk(each) for each in found)
+    first: Any = draw(st.sampled_from(("main", "init")))
+    phases = [first, "main"] if count > 1 else ["main"]
+    return tuple(ZoneAsk(each, phase) for each, phase in zip(found, phases, strict=True))
 
 
 STEPS = st.lists(

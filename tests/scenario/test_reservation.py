@@ -266,9 +266,7 @@ def test_pods_that_end_before_the_gang_can_start_may_use_its_places() -> None:
 def test_a_question_about_such_a_pod_is_answered_as_it_would_be_decided() -> None:
     world = lending()
     kept = dict(world.engine.cluster.holds.rows)
-    short, long = (
-        ask(world.engine, Fits(pod("x", 1, run_s=run_s)))[0] for run_s in (700.0, 900.0)
-    )
+    short, long = (ask(world.engine, Fits(pod("x", 1, run_s=run_s)))[0] for run_s in (700.0, 900.0))
     assert isinstance(short, Where)
     assert isinstance(long, Where)
     assert (short.ok, short.node, long.ok) == (True, "a", False)

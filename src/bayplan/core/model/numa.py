@@ -28,6 +28,8 @@ class Zone(Struct, frozen=True):
     allocatable: Amounts = ()
     available: Amounts = ()  # what the publisher counted as not in use
     costs: tuple[int, ...] = ()  # to each zone of the node, in their order; empty: not known
+    # Of cpus and devices where it is not the allocatable: a kubelet takes these for an empty node.
+    capacity: Amounts = ()
 
 
 class Topology(Struct, frozen=True):
@@ -48,9 +50,14 @@ class Topology(Struct, frozen=True):
         return bool(self.unknown) or self.policy in ("restricted", "single-numa-node")
 
 
+def is_memory(name: str) -> bool:
+    """Whether the kubelet's memory manager gives it."""
+    return name == "memory" or name.startswith("hugepages-")
+
+
 def is_zonal(name: str) -> bool:
-    """Whether the resource is a zone's own, and not the node's as a whole."""
-    return name in ("cpu", "memory") or name.startswith("hugepages-")
+    """Whether only Guaranteed pods get it in zones."""
+    return name == "cpu" or is_memory(name)
 
 
 @lru_cache(maxsize=4096)

@@ -111,7 +111,9 @@ class Zones:
         before = self.topologies.get(node)
         if topology is not None:
             self.topologies[node] = topology
-            self.at_most[node] = tuple(dict(zone.allocatable) for zone in topology.zones)
+            self.at_most[node] = tuple(
+                {**dict(zone.allocatable), **dict(zone.capacity)} for zone in topology.zones
+            )
         else:
             del self.topologies[node], self.at_most[node]
         self._free.pop(node, None)
