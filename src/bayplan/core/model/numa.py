@@ -4,9 +4,10 @@ Nothing here knows which pods are on the node, nor how the object is written dow
 """
 
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from bayplan.core.model.pods import ZoneAsk
 
@@ -16,7 +17,7 @@ Amounts = tuple[tuple[str, int], ...]  # sorted by name; cpu in thousandths
 
 MOST_ZONES = 64
 FAR = 255  # ACPI's distance for "not known"
-ZONES = "NUMA zones"  # what a kubelet is short of that cannot align a pod
+ZONES = "NUMA zones"  # what a kubelet is short of that cannot align a pod: see `unaligned`
 SETTLING_S = 10.0  # an exporter looks and writes within so long
 
 
@@ -58,6 +59,17 @@ def is_memory(name: str) -> bool:
 def is_zonal(name: str) -> bool:
     """Whether only Guaranteed pods get it in zones."""
     return name == "cpu" or is_memory(name)
+
+
+@lru_cache(maxsize=4096)
+def unaligned(asks: tuple[ZoneAsk, ...]) -> str:
+    """What a kubelet is short of that cannot align just these containers."""
+    return f"{ZONES} of {blake2b(json.encode(asks), digest_size=8).hexdigest()}"
+
+
+def without_kind(resource: str) -> str:
+    """For people, to whom it says nothing which containers it was that could not be aligned."""
+    return ZONES if resource.startswith(ZONES) else resource
 
 
 @lru_cache(maxsize=4096)
