@@ -19,6 +19,8 @@ MOST_ZONES = 64
 FAR = 255  # ACPI's distance for "not known"
 ZONES = "NUMA zones"  # what a kubelet is short of that cannot align a pod: see `unaligned`
 SETTLING_S = 10.0  # an exporter looks and writes within so long
+LASTING_S = 180.0  # … and again and again; what it saw unchanged for three looks is so
+SKEW_S = 5.0  # between the clocks of a node and of the API server
 
 
 class Zone(Struct, frozen=True):

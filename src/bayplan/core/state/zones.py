@@ -9,10 +9,13 @@ Whether a pod is counted is looked at between decisions, never on a trial: `unsu
 nodes.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
+from msgspec.structs import replace
+
 from bayplan.core.model.fingerprint import fingerprint
-from bayplan.core.model.numa import SETTLING_S, Topology, together
+from bayplan.core.model.numa import LASTING_S, SETTLING_S, SKEW_S, Topology, together
 from bayplan.core.model.pods import Pod
 
 Free = tuple[dict[str, int], ...]  # per zone, by resource; below 0 where more may be in use
@@ -21,7 +24,7 @@ Free = tuple[dict[str, int], ...]  # per zone, by resource; below 0 where more m
 class Zones:
     """By node name. Every change is an operation; `done` is told its inverse."""
 
-    NOT_STATE = ("_done", "_touch", "_pods", "_free", "at_most", "unsure")
+    NOT_STATE = ("_done", "_touch", "_pods", "_free", "at_most", "unsure", "_due", "next_s")
 
     def __init__(
         self,
@@ -33,6 +36,10 @@ class Zones:
         self.counted: dict[str, frozenset[str]] = {}  # uids; nodes without any are not there
         self.at_most: dict[str, Free] = {}  # what the zones have when nobody is there
         self.unsure: dict[str, None] = {}  # nodes where more pods may be counted than was known
+        # Nodes where somebody has started and is not counted, and when the first of them is if the
+        # publication stays as it is, in the time of day; the first of these times.
+        self._due: dict[str, float] = {}
+        self.next_s = math.inf
         self._done, self._touch, self._pods = done, touch, pods
         self._free: dict[str, Free] = {}
 
@@ -62,16 +69,18 @@ class Zones:
         return self._free
 
     def publish(self, node: str, topology: Topology | None) -> bool:
-        """What is published of the node now; None: nothing. Whether that is news."""
-        if self.topologies.get(node) == topology:
+        """What is published of the node now; None: nothing. Whether pods may fit that did not."""
+        old, before = self.topologies.get(node), self.counted.get(node)
+        if old == topology:
             return False
         self._put(node, topology)
+        self.unsure[node] = None
         if topology is None:
             self.count(node, frozenset())
         else:
             pods = [pod for pod in self._pods(node) if pod.row.aligned]
             self.count(node, self._counted(topology, pods, arrives=True))
-        return True
+        return self.counted.get(node) != before or not _are_alike(old, topology)
 
     def count(self, node: str, uids: frozenset[str]) -> None:
         """These pods are in what is published."""
@@ -86,26 +95,44 @@ class Zones:
         self._touch(node)
         self._done(self.count, node, before)
 
-    def changed(self, node: str) -> None:
-        """Other pods are on the node, or one of them has started."""
-        if node in self.topologies:
+    def changed(self, node: str, pod: Pod) -> None:
+        """The pod came to the node, left it, or has started."""
+        topology = self.topologies.get(node)
+        if topology is None:
+            return
+        if pod.row.aligned:
             self._free.pop(node, None)
             self.unsure[node] = None
+        elif topology.fingerprint and node in self._due:  # it is in the fingerprint too
+            self.unsure[node] = None
 
-    def settle(self) -> bool:
-        """Looks where more pods may be counted. Whether there were any."""
+    def settle(self, day_s: float) -> bool:
+        """Looks where more pods may be counted. Whether there were any. `day_s`: the time of day;
+        0: nobody knows."""
+        if self.next_s <= day_s:
+            self.unsure.update((node, None) for node, due in self._due.items() if due <= day_s)
         found = False
         for node in self.unsure:
-            topology = self.topologies.get(node)
-            if topology is None:
-                continue
-            pods = [pod for pod in self._pods(node) if pod.row.aligned]
             before = self.counted.get(node, frozenset())
-            after = self._counted(topology, pods, arrives=False)
-            found = found or not after <= before
-            self.count(node, after)
+            self._settle(node, day_s)
+            found = found or not self.counted.get(node, frozenset()) <= before
+        if self.unsure:
+            self.next_s = min(self._due.values(), default=math.inf)
         self.unsure.clear()
         return found
+
+    def _settle(self, node: str, day_s: float) -> None:
+        self._due.pop(node, None)
+        topology = self.topologies.get(node)
+        if topology is None:
+            return
+        pods = [pod for pod in self._pods(node) if pod.row.aligned]
+        counted = self._counted(topology, pods, arrives=False)
+        left = {p.uid: _due(topology, p) for p in pods if p.started_s and p.uid not in counted}
+        due = [at for at in left.values() if at > day_s]
+        if due:
+            self._due[node] = min(due)
+        self.count(node, counted | {uid for uid, at in left.items() if at <= day_s})
 
     def _put(self, node: str, topology: Topology | None) -> None:
         before = self.topologies.get(node)
@@ -149,6 +176,21 @@ class Zones:
                 written = topology.written_s
                 return {pod.uid for pod in left if not written or written >= pod.started_s}
         return set()
+
+
+def _due(topology: Topology, pod: Pod) -> float:
+    """When the pod is counted if the publication stays as it is, in the time of day. An exporter
+    that sees nothing new writes nothing that one could see. Never, where it is older."""
+    written, started = topology.written_s, pod.started_s
+    is_older = not written or written < started - SKEW_S
+    return math.inf if is_older else max(written, started) + LASTING_S
+
+
+def _are_alike(old: Topology | None, new: Topology | None) -> bool:
+    """Whether nothing has changed but the date and the fingerprint."""
+    if old is None or new is None:
+        return False
+    return replace(old, written_s=new.written_s, fingerprint=new.fingerprint) == new
 
 
 def _is_exclusive(pod: Pod, names: set[str]) -> bool:
