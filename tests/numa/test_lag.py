@@ -347,8 +347,8 @@ def asked(draw: st.DrawFn) -> tuple[ZoneAsk, ...]:
     found = [
         amounts(cpu=draw(st.integers(1, 5)), gpus=draw(st.integers(0, 2))) for _ in range(count)
     ]
-    first: Any = draw(st.sampled_from(("main", "init")))
-    phases = [first, "main"] if count > 1 else ["main"]
+    first = draw(st.sampled_from(("main", "init"))) if count > 1 else "main"
+    phases: list[Any] = [first, "main"][-count:] if count > 1 else [first]
     return tuple(ZoneAsk(each, phase) for each, phase in zip(found, phases, strict=True))
 
 

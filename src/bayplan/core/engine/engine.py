@@ -150,10 +150,8 @@ class Engine:
         """When a Tick may do something: now, at a later time, or not before an event (None)."""
         if not self.waiting.pods or self.is_full:
             return None
-        ends = min(
-            self.cluster.distrusted.next_end, self.nominations.next_end, self._facts.next_end
-        )
-        times = [self.waiting.next_time(now), ends]
+        ends = min(self.cluster.distrusted.next_end, self.nominations.next_end)
+        times = [self.waiting.next_time(now), ends, self._facts.next_end]
         return min((at for at in times if at is not None and at != math.inf), default=None)
 
     @property

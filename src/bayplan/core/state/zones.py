@@ -10,21 +10,39 @@ nodes.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.model.fingerprint import fingerprint
 from bayplan.core.model.numa import LASTING_S, SETTLING_S, SKEW_S, Topology, together
 from bayplan.core.model.pods import Pod
+from bayplan.core.state.arrays import Codes
 
 Free = tuple[dict[str, int], ...]  # per zone, by resource; below 0 where more may be in use
+
+
+class Column(Struct):
+    codes: Codes  # rows
+    position: int = -1  # how far the load log was read; -1: not at all
 
 
 class Zones:
     """By node name. Every change is an operation; `done` is told its inverse."""
 
-    NOT_STATE = ("_done", "_touch", "_pods", "_free", "at_most", "unsure", "_due", "next_s")
+    NOT_STATE = (
+        "_done",
+        "_touch",
+        "_pods",
+        "_free",
+        "at_most",
+        "unsure",
+        "_due",
+        "next_s",
+        "columns",
+    )
 
     def __init__(
         self,
@@ -40,6 +58,8 @@ class Zones:
         # publication stays as it is, in the time of day; the first of these times.
         self._due: dict[str, float] = {}
         self.next_s = math.inf
+        # What rows say to pods, by what these ask for, the least recently asked first.
+        self.columns: OrderedDict[Hashable, Column] = OrderedDict()
         self._done, self._touch, self._pods = done, touch, pods
         self._free: dict[str, Free] = {}
 
