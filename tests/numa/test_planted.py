@@ -26,8 +26,8 @@ LAG = (
     Bug(
         "a-name-is-enough",
         ZONES,
-        "if not written or written >= pod.started_s}",
-        "}",
+        "(not written or written >= pod.started_s)",
+        "True",
         "a pod that was made anew under its old name is another",
     ),
     Bug(

@@ -54,8 +54,8 @@ class Zones:
         self.counted: dict[str, frozenset[str]] = {}  # uids; nodes without any are not there
         self.at_most: dict[str, Free] = {}  # what the zones have when nobody is there
         self.unsure: dict[str, None] = {}  # nodes where more pods may be counted than was known
-        # Nodes where somebody has started and is not counted, and when the first of them is if the
-        # publication stays as it is, in the time of day; the first of these times.
+        # Nodes where somebody has started who is not counted and may be, and when the first of them
+        # is if the publication stays as it is, in the time of day; the first of these times.
         self._due: dict[str, float] = {}
         self.next_s = math.inf
         # What rows say to pods, by what these ask for, the least recently asked first.
@@ -150,7 +150,7 @@ class Zones:
         counted = self._counted(topology, pods, arrives=False)
         left = {p.uid: _due(topology, p) for p in pods if p.started_s and p.uid not in counted}
         due = [at for at in left.values() if at > day_s]
-        if due:
+        if due and (min(due) < math.inf or not topology.written_s):  # else it is too old
             self._due[node] = min(due)
         self.count(node, counted | {uid for uid, at in left.items() if at <= day_s})
 
@@ -178,24 +178,29 @@ class Zones:
             sure |= {pod.uid for pod in started if pod.started_s <= long_ago}
         elif arrives and not topology.fingerprint:  # nobody can say more than that it came later
             sure |= {pod.uid for pod in started}
-        left = [pod for pod in started if pod.uid not in sure]
-        if left and topology.fingerprint:
-            sure |= self._signed(topology, left)
+        left = {p.uid for p in started if p.uid not in sure and _may_be_signed(topology, p)}
+        if left and self._is_signed(topology):
+            sure |= left
         return frozenset(sure)
 
-    def _signed(self, topology: Topology, left: list[Pod]) -> set[str]:
-        """Of the pods that have started, those that the fingerprint says are counted. It has
-        names only, so it must not be older than the pod."""
+    def _is_signed(self, topology: Topology) -> bool:
+        """Whether the fingerprint is that of the node's pods."""
         everybody = list(self._pods(topology.node))
         if topology.of_exclusive:
             names = {name for zone in topology.zones for name, _ in zone.available}
             everybody = [pod for pod in everybody if _is_exclusive(pod, names)]
         started = [pod for pod in everybody if pod.started_s]
-        for pods in (started, everybody):
-            if fingerprint((pod.namespace, pod.name) for pod in pods) == topology.fingerprint:
-                written = topology.written_s
-                return {pod.uid for pod in left if not written or written >= pod.started_s}
-        return set()
+        return any(
+            fingerprint((pod.namespace, pod.name) for pod in pods) == topology.fingerprint
+            for pods in (started, everybody)
+        )
+
+
+def _may_be_signed(topology: Topology, pod: Pod) -> bool:
+    """Whether a fingerprint could count it. It has names only, so it must not be older than the
+    pod."""
+    written = topology.written_s
+    return bool(topology.fingerprint) and (not written or written >= pod.started_s)
 
 
 def _due(topology: Topology, pod: Pod) -> float:
