@@ -57,6 +57,9 @@ NOT_STATE = {
         "_free": "derived from the pods on demand; broken() recomputes it",
         "at_most": "derived from what is published",
         "unsure": "only what to look at again; looking changes nothing that is not so",
+        "_due": "when to look again; written by looking, which no trial does",
+        "next_s": "the first of these times",
+        "columns": "derived from the zones and the pods on demand, by the load log",
     },
 }
 

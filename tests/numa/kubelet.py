@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 from msgspec import Struct
 
-from bayplan.core.model.numa import together
+from bayplan.core.model.numa import is_memory, together
 from bayplan.core.model.pods import RowKey, ZoneAsk
 
 Amounts = Sequence[tuple[str, int]]
@@ -26,6 +26,7 @@ class Kubelet:
         self.there = [dict(zone) for zone in zones]
         self.free = [dict(zone) for zone in zones]
         self.given: dict[str, list[tuple[int, str, int]]] = {}
+        self.reusable: dict[tuple[int, str], int] = {}  # of the pod's init containers
 
     def admits(self, name: str, row: RowKey) -> bool:
         """Whether the pod may start; then it holds what it gets."""
@@ -34,13 +35,20 @@ class Kubelet:
         asks: Iterable[ZoneAsk] = row.aligned
         if self.scope == "pod" and row.aligned:
             asks = (ZoneAsk(together(row.aligned)),)
+        self.reusable = {}
         for ask in asks:
             zones = self.merged(ask.amounts)
             if zones is None:
                 self.free = before
                 return False
-            if ask.phase != "init":
-                held += self._allocate(ask.amounts, zones)
+            got = self._allocate(ask.amounts, zones)
+            if ask.phase == "init":
+                self._lend(got)
+                continue
+            held += got
+            for zone, resource, amount in got:
+                left = self.reusable.get((zone, resource), 0)
+                self.reusable[zone, resource] = max(left - amount, 0)
         self.given[name] = held
         return True
 
@@ -48,25 +56,42 @@ class Kubelet:
         for zone, resource, amount in self.given.pop(name):
             self.free[zone][resource] += amount
 
+    def _lend(self, got: list[tuple[int, str, int]]) -> None:
+        """What an init container has is for the containers after it: cpus and devices one by one,
+        and as one may ask for more than the one before, the same ones first."""
+        for zone, resource, amount in got:
+            self.free[zone][resource] += amount
+            if not is_memory(resource):
+                left = self.reusable.get((zone, resource), 0)
+                self.reusable[zone, resource] = max(left, amount)
+
     def _masks(self) -> list[Mask]:
         every = range(len(self.there))
         return [frozenset(c) for n in range(1, len(self.there) + 1) for c in combinations(every, n)]
 
-    def hints(self, resource: str, amount: int) -> list[Hint]:
+    def hints(self, resource: str, amount: int, beside: Amounts = ()) -> list[Hint]:
+        """`beside`: what else is asked for, whose zones must be the same if it is memory too."""
         if not any(resource in zone for zone in self.there):
             return [Hint(None, True)]
-        could = [m for m in self._masks() if _sum(self.there, m, resource) >= amount]
+        if resource == "cpu" and not any(zone["cpu"] for zone in self.there):
+            return [Hint(None, True)]  # the manager gives nobody cpus of their own
+        asked = [(resource, amount)]
+        if is_memory(resource):
+            listed = {name for zone in self.there for name in zone}
+            asked += [each for each in beside if is_memory(each[0]) and each[0] in listed]
+        could = [m for m in self._masks() if _fits(self.there, m, asked)]
         least = min((len(mask) for mask in could), default=0)
+        reused = {zone for (zone, name), left in self.reusable.items() if left and name == resource}
         return [
             Hint(mask, len(mask) == least)
             for mask in self._masks()
-            if _sum(self.free, mask, resource) >= amount
+            if reused <= mask and _fits(self.free, mask, asked)
         ] or [Hint(None, False)]
 
     def merged(self, amounts: Amounts) -> Mask | None:
         """The zones that are given, or None where the pod is refused."""
         everywhere = frozenset(range(len(self.there)))
-        every = [self.hints(name, amount) for name, amount in amounts]
+        every = [self.hints(name, amount, amounts) for name, amount in amounts]
         if self.policy == "single-numa-node":
             every = [
                 [h for h in hints if h.preferred and (h.zones is None or len(h.zones) == 1)]
@@ -101,5 +126,5 @@ class Kubelet:
         return held
 
 
-def _sum(zones: Sequence[Mapping[str, int]], mask: Mask, resource: str) -> int:
-    return sum(zones[zone].get(resource, 0) for zone in mask)
+def _fits(zones: Sequence[Mapping[str, int]], mask: Mask, asked: Amounts) -> bool:
+    return all(sum(zones[z].get(name, 0) for z in mask) >= amount for name, amount in asked)

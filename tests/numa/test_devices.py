@@ -5,7 +5,7 @@ from typing import Any
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
 from bayplan.core.model.nodes import Pool
-from bayplan.core.model.numa import ZONES, Policy, Scope, Topology, Zone
+from bayplan.core.model.numa import Policy, Scope, Topology, Zone, unaligned
 from bayplan.core.model.pods import ZoneAsk
 from bayplan.kube.refusals import refused_resources
 from bayplan.testing.world import GPU, World, asks, pod
@@ -109,7 +109,7 @@ def test_a_kubelet_that_could_not_align_is_left_alone_by_pods_that_it_would_have
     world = world_of(zone(0), zone(1))
     picky = pod("p", cpu=1000, aligned=(ask(cpu=1),), guaranteed=True)
     told = refused_resources("TopologyAffinityError", "Resources cannot be allocated", picky)
-    assert told == (ZONES,)
+    assert told == (unaligned(picky.row.aligned),)
     world.tell(on.KubeletRefused("a", told))
     world.see(picky)
     world.submit("plain", cpu=1000)
@@ -120,3 +120,18 @@ def test_a_kubelet_that_could_not_align_is_left_alone_by_pods_that_it_would_have
     }
     world.wait(10)
     assert world.running() == {"plain": "a", "p": "a"}
+
+
+def test_only_the_kind_that_was_refused_is_kept_away_and_never_for_long() -> None:
+    world = world_of(zone(0), zone(1))
+    picky = pod("p", cpu=1000, aligned=(ask(cpu=1),), guaranteed=True)
+    (told,) = refused_resources("TopologyAffinityError", "", picky)
+    assert told == "NUMA zones of aac05824e21452a5"  # in every process
+    for _ in range(9):
+        world.tell(on.KubeletRefused("a", (told,)))
+    world.see(picky)
+    world.submit("other", cpu=2000, aligned=(ask(cpu=2),), guaranteed=True)
+
+    assert world.running() == {"other": "a"}
+    world.wait(300)
+    assert world.running() == {"other": "a", "p": "a"}

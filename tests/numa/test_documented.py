@@ -177,8 +177,10 @@ EACH: list[tuple[list[dict[str, str]], list[dict[str, str]], str]] = [
     ([cpu_memory("4", "10G")] * 3, [A, A, cpu_memory("6", "10G")], ""),
     ([B, B], [A, A, cpu_memory("20", "6G")], CONTAINER),
     ([B, B], [cpu_memory("35", "40G")], CONTAINER),
-    ([B, B], [A, A], ""),
-    ([B, B, B], [A, A, cpu_memory("2", "6G")], ""),
+    # Not as there, where these fit: the kubelet binds the second container to the zone of cpus that
+    # an init container had and the first one has left over.
+    ([B, B], [A, A], CONTAINER),
+    ([B, B, B], [A, A, cpu_memory("2", "6G")], CONTAINER),
     ([cpu_memory("3", "50G")] * 3, [A, A, cpu_memory("2", "6G")], ""),
     ([cpu_memory("40", "50G"), *[cpu_memory("3", "50G")] * 2], [A, cpu_memory("2", "6G")], INIT),
     (

@@ -76,3 +76,14 @@ def test_the_older_version_is_asked_for_where_there_is_no_newer_one() -> None:
     watched = Feed().sink.watched()
 
     assert (watched.path, watched.older) == (TOPOLOGIES.path(), OLD_TOPOLOGIES.path())
+
+
+def test_nonsense_in_a_namespace_is_gone_with_its_object() -> None:
+    feed = Feed()
+    bad = topology("n1", [{"cpu": "-4"}], metadata={"name": "n1", "namespace": "default"})
+    feed.put(bad)
+    feed.sink.drop(feed.sink.decode(Raw(json.dumps(bad).encode())))
+
+    assert feed.inbox.take(10) == [on.TopologyGone("n1")]
+    assert len(feed.put(bad)) == 1  # and news, when it comes again
+    assert len(feed.words) == 2

@@ -16,15 +16,23 @@ from tests.numa.kubelet import Kubelet
 EXAMPLES = int(
     os.environ.get("BAYPLAN_EXAMPLES") or (20_000 if os.environ.get("BAYPLAN_PROVE") else 400)
 )
-NIC, NAMES = "x.io/nic", ("cpu", "memory", "x.io/nic")
+NIC, HUGE = "x.io/nic", "hugepages-2Mi"
+NAMES = ("cpu", "memory", NIC, HUGE)
+PHASES = [
+    ("main",),
+    ("init", "main"),
+    ("sidecar", "main", "main"),
+    ("init", "init", "main"),
+    ("sidecar", "init", "main", "main"),
+]
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
-UNITS = {"cpu": 1000, "memory": 1, NIC: 1}
+UNITS = {"cpu": 1000, "memory": 1, NIC: 1, HUGE: 1}
 Machine = list[tuple[dict[str, int], dict[str, int]]]  # per zone what there is, and what is free
 
 
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
-    names = NAMES if draw(st.booleans()) else NAMES[:2]
+    names = draw(st.sampled_from((NAMES, NAMES[:2], NAMES[:1], NAMES[:3])))
     zones = []
     for _ in range(draw(st.integers(1, 4))):
         there = {name: draw(st.integers(0, 4)) * UNITS[name] for name in names}
@@ -37,7 +45,7 @@ def machines(draw: st.DrawFn) -> Machine:
 def containers(draw: st.DrawFn) -> tuple[ZoneAsk, ...]:
     """In the order in which they start."""
     found = []
-    phases: Any = draw(st.sampled_from([("main",), ("init", "main"), ("sidecar", "main", "main")]))
+    phases: Any = draw(st.sampled_from(PHASES))
     for phase in phases:
         amounts = {name: draw(st.integers(0, 5)) * UNITS[name] for name in NAMES}
         asked = tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
@@ -57,7 +65,7 @@ class Both:
             for i, (there, free) in enumerate(machine)
         )
         self.world = World()
-        self.world.node("a", gpus=0, allocatable={NIC: 99})
+        self.world.node("a", gpus=0, allocatable={NIC: 99, HUGE: 99})
         self.world.tell(on.TopologySeen(Topology("a", policy, scope, zones)))
 
     def take(self, asks: tuple[ZoneAsk, ...]) -> tuple[bool, bool]:
@@ -80,6 +88,12 @@ def zone(there: int, free: int, nics: int = 0) -> tuple[dict[str, int], dict[str
     [
         ([zone(4, 4)], "single-numa-node", (cpus(3, "init"), cpus(3)), True),
         ([zone(4, 4)], "single-numa-node", (cpus(3, "sidecar"), cpus(3)), False),
+        # What the init container had must be in whatever the next one gets.
+        ([zone(8, 2), zone(8, 8)], "single-numa-node", (cpus(2, "init"), cpus(8)), False),
+        ([zone(8, 2), zone(8, 8)], "restricted", (cpus(2, "init"), cpus(8)), False),
+        ([zone(8, 2), zone(8, 8)], "single-numa-node", (cpus(2, "init"), cpus(2), cpus(8)), True),
+        ([zone(8, 2), zone(8, 8)], "single-numa-node", (cpus(2, "sidecar"), cpus(8)), True),
+        ([zone(0, 0), zone(0, 0)], "single-numa-node", (cpus(3),), True),
         ([zone(4, 2), zone(4, 2)], "restricted", (cpus(3),), False),
         ([zone(2, 2), zone(2, 1)], "restricted", (cpus(3),), True),
         ([zone(2, 2, 2), zone(2, 2, 2)], "restricted", (cpus(1, nics=3),), False),

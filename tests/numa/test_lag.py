@@ -151,6 +151,66 @@ def test_a_fingerprint_counts_at_once_and_a_date_after_a_while() -> None:
         assert zones.free("a") == ({"cpu": 4000},)
 
 
+@pytest.mark.parametrize("signed", ["", "of other pods"])
+def test_what_stays_as_it_is_for_three_minutes_has_counted_who_started_before(signed: str) -> None:
+    """An exporter that sees nothing new changes nothing, and its fingerprint may have pods that
+    ended. The clocks of nodes are not all the same."""
+    here = Place(({"cpu": 8000},), "single-numa-node", "pod", signs=False, dates=True)
+    here.submit("p", (ZoneAsk(amounts(cpu=4)),))
+    here.wall += 4
+    here.start()
+    here.wall -= 4  # the node's clock is ahead
+    here.scan()
+    here.scanned = [(replace(seen, fingerprint=signed), at) for seen, at in here.scanned]
+    here.publish()
+    here.submit("q", (ZoneAsk(amounts(cpu=4)),))
+    here.world.tick()
+    zones = here.world.engine.cluster.zones
+
+    assert (zones.next_s, zones.free("a")) == (1184.0, ({"cpu": 0},))
+
+    state = State()
+    for part in take(here.world.engine):
+        state.add(part)
+    again = restore(state, list(here.world.engine.profiles.values()))
+    for engine in (here.world.engine, again):
+        engine.handle(on.Tick(day_s=1183.0), 2.0)
+        assert not engine.cluster.zones.counted
+        assert engine.next_time(2.0) == 3.0
+        (bind,) = engine.handle(on.Tick(day_s=1184.0), 3.0)
+        assert isinstance(bind, do.Bind)
+        assert engine.cluster.zones.counted == {"a": frozenset({"uid-p-1"})}
+
+
+def test_a_date_alone_wakes_nobody() -> None:
+    here = Place(({"cpu": 8000},), "single-numa-node", "pod", signs=False, dates=True)
+    zones = here.world.engine.cluster.zones
+    seen = zones.topologies["a"]
+
+    assert not zones.publish("a", replace(seen, written_s=2000.0, fingerprint="other"))
+    assert zones.publish("a", replace(seen, policy="none"))
+
+
+def test_pods_that_no_zone_matters_to_are_looked_at_only_where_somebody_is_not_counted() -> None:
+    here = Place(({"cpu": 8000},), "single-numa-node", "pod", signs=True, dates=True)
+    zones = here.world.engine.cluster.zones
+    here.world.submit("plain", node="a", started_s=1.0)
+
+    assert not zones.unsure
+
+    here.submit("p", (ZoneAsk(amounts(cpu=4)),))
+    here.start()
+    here.world.tick()
+    assert zones.free("a") == ({"cpu": 4000},)
+    assert not zones.counted  # `plain` is not in the fingerprint
+
+    here.scan()
+    here.publish()
+    here.world.tell(on.PodGone("uid-plain"))
+
+    assert zones.counted == {"a": frozenset({"uid-p-1"})}
+
+
 def test_without_a_date_what_comes_after_the_start_counts() -> None:
     here = Place(({"cpu": 8000},), "single-numa-node", "pod", signs=False, dates=False)
     here.submit("p", (ZoneAsk(amounts(cpu=4)),))
@@ -261,13 +321,35 @@ def test_containers_that_might_go_elsewhere_wait_until_it_is_known() -> None:
     assert here.refused == []
 
 
+def test_an_init_container_that_might_go_elsewhere_waits_until_it_is_known() -> None:
+    """The pod `q` may be in either zone. Were it in the upper one, the init container would go to
+    the lower one, where the other would not find the device that it asks for beside cpus."""
+    zones = ({"cpu": 8000}, {"cpu": 12000, GPU: 1})
+    here = Place(zones, "single-numa-node", "container", signs=True, dates=True)
+    here.submit("q", (ZoneAsk(amounts(cpu=4)),))
+    here.submit("p", (ZoneAsk(amounts(cpu=5), "init"), ZoneAsk(amounts(cpu=4, gpus=1))))
+
+    assert set(here.world.waiting()) == {"p"}
+
+    here.start()
+    here.scan()
+    here.publish()
+    here.world.wait(2)
+
+    assert here.world.waiting() == {}  # `q` is in the lower one, and five cpus are not left there
+    here.start()
+    assert here.refused == []
+
+
 @st.composite
 def asked(draw: st.DrawFn) -> tuple[ZoneAsk, ...]:
     count = draw(st.sampled_from((1, 1, 1, 2)))
     found = [
         amounts(cpu=draw(st.integers(1, 5)), gpus=draw(st.integers(0, 2))) for _ in range(count)
     ]
-    return tuple(ZoneAsk(each) for each in found)
+    first = draw(st.sampled_from(("main", "init"))) if count > 1 else "main"
+    phases: list[Any] = [first, "main"][-count:] if count > 1 else [first]
+    return tuple(ZoneAsk(each, phase) for each, phase in zip(found, phases, strict=True))
 
 
 STEPS = st.lists(

@@ -26,8 +26,8 @@ LAG = (
     Bug(
         "a-name-is-enough",
         ZONES,
-        "if not written or written >= pod.started_s}",
-        "}",
+        "(not written or written >= pod.started_s)",
+        "True",
         "a pod that was made anew under its old name is another",
     ),
     Bug(
@@ -36,6 +36,13 @@ LAG = (
         "if len(row.aligned) > 1 and next(cluster.zones.uncounted(node), None) is not None:",
         "if False:",
         "a lower zone may have more room than we know",
+    ),
+    Bug(
+        "init-containers-go-where-we-think",
+        MERGING,
+        "starts <= set(fitting)",
+        "starts & set(fitting)",
+        "wherever an init container may go, the others must fit",
     ),
     Bug(
         "the-start-is-no-news",
@@ -49,8 +56,8 @@ KUBELET = (
     Bug(
         "widths-may-differ",
         MERGING,
-        "return widths.pop() if len(widths) == 1 else 0 if widths else 1",
-        "return max(widths, default=1)",
+        "return widths.pop() if len(widths) == 1 else 0",
+        "return max(widths)",
         "all resources must come from the same zones",
     ),
     Bug(
@@ -63,9 +70,16 @@ KUBELET = (
     Bug(
         "init-containers-keep-theirs",
         MERGING,
-        'if zones is not None and ask.phase != "init":',
-        "if zones is not None:",
+        'if zones is not None and ask.phase == "init":',
+        "if False:",
         "what an init container had is free for the others",
+    ),
+    Bug(
+        "init-containers-bind-nobody",
+        MERGING,
+        "if needed <= set(zones) and fits(",
+        "if fits(",
+        "the zones of an init container's cpus are the next one's too",
     ),
 )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.cli.shell import BadInput
 from bayplan.core.engine.engine import Engine
@@ -58,6 +59,7 @@ class Loaded:
         self.unbound: dict[str, Pod] = {}  # by namespace/name
         self._reader = Reader(remark=self.problems.append)
         self._nodes: dict[str, Node] = {}
+        self._topologies: list[tuple[str, Source]] = []  # with their file's path
         self._priority: dict[str, wire.PriorityClass] = {}
         self._runtime: dict[str, wire.RuntimeClass] = {}
 
@@ -96,7 +98,11 @@ class Loaded:
                     self.unbound[pod.key] = pod
             except Unreadable as error:
                 self._close(path, error, source, f"{path}#{i}")
-        for source in dump.topologies:  # after the pods, whom they have counted
+        self._topologies += ((path, source) for source in dump.topologies)
+
+    def finish(self) -> None:
+        """What is published of zones, after the pods of all files, whom it has counted."""
+        for path, source in self._topologies:
             self._add(path, source, self._add_topology)
 
     def pod(self, manifest: dict[str, Any]) -> Pod:
@@ -136,7 +142,10 @@ class Loaded:
 
     def _add_topology(self, source: Source) -> None:
         try:
-            self.engine.handle(TopologySeen(self._reader.topology(source)), 0.0)
+            topology = self._reader.topology(source)
+            if not topology.written_s:  # kubectl leaves that out: all of a dump is of one time
+                topology = replace(topology, fingerprint="")
+            self.engine.handle(TopologySeen(topology), 0.0)
         except Unreadable as error:
             node = _text(_rest(source).metadata, "name")
             self.engine.handle(TopologySeen(Topology(node, unknown=str(error))), 0.0)
@@ -180,6 +189,7 @@ def load_cluster(paths: Sequence[str]) -> Loaded:
             loaded.add(called(path), dump)
         except BadInput as error:
             raise BadInput(f"{called(path)}: {error.message}") from None
+    loaded.finish()
     if not loaded.engine.cluster.node_count:
         files = ", ".join(map(called, paths))
         raise BadInput(f"{files}: no node in it (kubectl get nodes,pods,namespaces -A -o json)")

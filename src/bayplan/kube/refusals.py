@@ -2,7 +2,7 @@
 
 import re
 
-from bayplan.core.model.numa import ZONES
+from bayplan.core.model.numa import unaligned
 from bayplan.core.model.pods import Pod
 
 _SHORT = "OutOf"  # and the resource: OutOfcpu, OutOfpods, OutOfnvidia.com/gpu
@@ -20,7 +20,7 @@ def refused_resources(reason: str, message: str, pod: Pod) -> tuple[str, ...]:
     if reason.startswith(_SHORT):
         return (reason.removeprefix(_SHORT),) if reason != _SHORT else ()
     if reason == _UNALIGNED:
-        return (ZONES,)
+        return (unaligned(pod.row.aligned),)
     if reason != _UNEXPECTED:
         return ()
     asked = [name for name, _ in pod.row.requests]

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 
 from msgspec import Raw, field
 
-from bayplan.core.model.numa import FAR, MOST_ZONES, Amounts, Policy, Scope, Topology, Zone
+from bayplan.core.model.numa import (
+    FAR,
+    MOST_ZONES,
+    Amounts,
+    Policy,
+    Scope,
+    Topology,
+    Zone,
+    is_memory,
+)
 from bayplan.core.model.quantity import LIMIT, NANO, BadQuantity, parse_json
 from bayplan.kube import wire
 from bayplan.kube.terms import Wrong, seconds_of, short
@@ -131,7 +140,7 @@ def _zones(given: Sequence[WireZone]) -> tuple[Zone, ...]:
     numbers = _numbers(list(found))
     names = sorted(found, key=lambda name: numbers[name])
     return tuple(
-        Zone(name, numbers[name], *_amounts(zone, i), _costs(zone, i, names))
+        Zone(name, numbers[name], *_amounts(zone, i), _costs(zone, i, names), _capacity(zone, i))
         for name in names
         for i, zone in (found[name],)
     )
@@ -168,6 +177,17 @@ def _amounts(zone: WireZone, i: int) -> tuple[Amounts, Amounts]:
         raise Wrong(f"zones[{i}].resources", f"{len(there)}; {_MOST_RESOURCES} at most")
     free = {name: min(amount, there[name]) for name, amount in free.items()}
     return tuple(sorted(there.items())), tuple(sorted(free.items()))
+
+
+def _capacity(zone: WireZone, i: int) -> Amounts:
+    """Of cpus and devices, where it is another amount than there is to allocate."""
+    found = []
+    for j, resource in enumerate(zone.resources or ()):
+        name, token = resource.name or "", resource.capacity
+        same = _is_absent(resource.allocatable) or bytes(token) == bytes(resource.allocatable)
+        if not (same or _is_absent(token) or is_memory(name)):
+            found.append((name, _amount(name, token, f"zones[{i}].resources[{j}].capacity")))
+    return tuple(sorted(found))
 
 
 def _is_absent(token: Raw) -> bool:

@@ -261,13 +261,14 @@ class NamedSink(_Sink[T | Unread]):
 
     def put(self, item: T | Unread) -> None:
         if isinstance(item, Unread):
-            if self._unreadable.get(item.name) != item.why:
-                self._unreadable[item.name] = item.why
+            name = self._name(item)
+            if self._unreadable.get(name) != item.why:
+                self._unreadable[name] = item.why
                 self.unread += 1
                 self.report(f"a {self.kind.what} cannot be read and is left out: {item.why}")
                 self.on_unread(item)
             if self.kind.doubt is None or not item.name:
-                self._forget(item.name)
+                self._forget(name)
             else:
                 self._put(self.kind.doubt(item.name, item.why))
             return
@@ -295,7 +296,10 @@ class NamedSink(_Sink[T | Unread]):
             self.inbox.add(self.kind.gone(item))
 
     def _name(self, item: T | Unread) -> str:
-        return item.name if isinstance(item, Unread) else self.kind.name(item)
+        if not isinstance(item, Unread):
+            return self.kind.name(item)
+        doubt = self.kind.doubt
+        return self.kind.name(doubt(item.name, item.why)) if doubt and item.name else item.name
 
 
 class FailedPod(Struct, frozen=True, gc=False):

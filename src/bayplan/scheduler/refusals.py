@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import events as on
+from bayplan.core.model.numa import without_kind
 from bayplan.core.model.pods import Pod
 from bayplan.kube.refusals import refused_resources
 from bayplan.scheduler.feed import FailedPod
@@ -37,7 +38,7 @@ class Refusals:
         if len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
         for resource in resources:
-            self.counts[pod.node, resource] += 1
+            self.counts[pod.node, without_kind(resource)] += 1
         text = f"the kubelet of {pod.node} refused the pod: {failed.reason}: {failed.message}"
         log.warning("pod %s: %s", pod.key, text)
         self.note(pod, KUBELET_REFUSED, text)

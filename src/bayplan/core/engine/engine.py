@@ -151,7 +151,7 @@ class Engine:
         if not self.waiting.pods or self.is_full:
             return None
         ends = min(self.cluster.distrusted.next_end, self.nominations.next_end)
-        times = [self.waiting.next_time(now), ends]
+        times = [self.waiting.next_time(now), ends, self._facts.next_end]
         return min((at for at in times if at is not None and at != math.inf), default=None)
 
     @property
@@ -442,7 +442,7 @@ class Engine:
             self.waiting.wake((EventKind.POD_GONE,), now)
         if self.cluster.distrusted.next_end <= now:
             self._forgive(now)
-        self._facts.settle(now)
+        self._facts.settle(now, self.reservations.day_s)
         effects: list[do.Effect] = []
         for _ in range(limit):
             if self.is_full:

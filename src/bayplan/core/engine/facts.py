@@ -1,5 +1,6 @@
 """What the world says that is neither a pod nor a node, and whom it may help."""
 
+import math
 from collections.abc import Iterable
 
 from bayplan.core.model import events as on
@@ -14,6 +15,7 @@ class Facts:
     def __init__(self, cluster: Cluster, waiting: Waiting, schedulers: Iterable[str]) -> None:
         self._cluster, self._waiting = cluster, waiting
         self._schedulers = tuple(schedulers)
+        self.next_end = math.inf  # when more pods may be known to be in what is published
 
     def learn(self, event: on.Event, now: float) -> None:
         match event:
@@ -74,10 +76,12 @@ class Facts:
     def _wake_claims(self, keys: Iterable[str], now: float) -> None:
         self._waiting.wake([Changed(EventKind.CLAIM_CHANGED, key) for key in keys], now)
 
-    def settle(self, now: float) -> None:
+    def settle(self, now: float, day_s: float) -> None:
         """Pods may be known to be in what is published of zones: they take nothing beside it."""
-        if self._cluster.zones.unsure and self._cluster.zones.settle():
+        zones = self._cluster.zones
+        if (zones.unsure or zones.next_s <= day_s) and zones.settle(day_s):
             self._waiting.wake((EventKind.TOPOLOGY_CHANGED,), now)
+        self.next_end = now + zones.next_s - day_s if day_s else math.inf
 
     def _see_topology(self, node: str, topology: Topology | None, now: float) -> None:
         if self._cluster.zones.publish(node, topology):

@@ -4,9 +4,10 @@ Nothing here knows which pods are on the node, nor how the object is written dow
 """
 
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from bayplan.core.model.pods import ZoneAsk
 
@@ -16,8 +17,10 @@ Amounts = tuple[tuple[str, int], ...]  # sorted by name; cpu in thousandths
 
 MOST_ZONES = 64
 FAR = 255  # ACPI's distance for "not known"
-ZONES = "NUMA zones"  # what a kubelet is short of that cannot align a pod
+ZONES = "NUMA zones"  # what a kubelet is short of that cannot align a pod: see `unaligned`
 SETTLING_S = 10.0  # an exporter looks and writes within so long
+LASTING_S = 180.0  # … and again and again; what it saw unchanged for three looks is so
+SKEW_S = 5.0  # between the clocks of a node and of the API server
 
 
 class Zone(Struct, frozen=True):
@@ -28,6 +31,8 @@ class Zone(Struct, frozen=True):
     allocatable: Amounts = ()
     available: Amounts = ()  # what the publisher counted as not in use
     costs: tuple[int, ...] = ()  # to each zone of the node, in their order; empty: not known
+    # Of cpus and devices where it is not the allocatable: a kubelet takes these for an empty node.
+    capacity: Amounts = ()
 
 
 class Topology(Struct, frozen=True):
@@ -48,9 +53,25 @@ class Topology(Struct, frozen=True):
         return bool(self.unknown) or self.policy in ("restricted", "single-numa-node")
 
 
+def is_memory(name: str) -> bool:
+    """Whether the kubelet's memory manager gives it."""
+    return name == "memory" or name.startswith("hugepages-")
+
+
 def is_zonal(name: str) -> bool:
-    """Whether the resource is a zone's own, and not the node's as a whole."""
-    return name in ("cpu", "memory") or name.startswith("hugepages-")
+    """Whether only Guaranteed pods get it in zones."""
+    return name == "cpu" or is_memory(name)
+
+
+@lru_cache(maxsize=4096)
+def unaligned(asks: tuple[ZoneAsk, ...]) -> str:
+    """What a kubelet is short of that cannot align just these containers."""
+    return f"{ZONES} of {blake2b(json.encode(asks), digest_size=8).hexdigest()}"
+
+
+def without_kind(resource: str) -> str:
+    """For people, to whom it says nothing which containers it was that could not be aligned."""
+    return ZONES if resource.startswith(ZONES) else resource
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bayplan.core.model.numa import ZONES
+from bayplan.core.model.numa import unaligned, without_kind
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import Ask, Filter, Reads
@@ -40,13 +40,15 @@ class NodeAccepts:
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         return [
-            Reason(f"node(s) refused a pod for {name} recently", False, HELPED_BY)
+            Reason(f"node(s) refused a pod for {without_kind(name)} recently", False, HELPED_BY)
             for name in asked(ask.row)
         ]
 
 
 def asked(row: RowKey) -> list[str]:
-    return ["pods", *(name for name, _ in row.requests), *([ZONES] if row.aligned else ())]
+    """By name. Of zones, what the same containers were refused for: others may fit."""
+    zones = [unaligned(row.aligned)] if row.aligned else []
+    return ["pods", *(name for name, _ in row.requests), *zones]
 
 
 _: type[Filter] = NodeAccepts

@@ -1,13 +1,15 @@
 """NUMA zones: would the kubelet admit the pod, and how full do its zones become."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, islice
+from functools import lru_cache
+from itertools import accumulate, combinations, islice
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
 from bayplan.core.devices import numa
+from bayplan.core.devices.zonecodes import codes_of
 from bayplan.core.model.numa import FAR, Topology, together
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
@@ -18,13 +20,15 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 
 Amounts = Sequence[tuple[str, int]]
+Costs = tuple[tuple[int, ...], ...]  # zones × zones; empty where a zone's are not known
 # As scheduler-plugins says it. Who would go for the pod leaves a zone that nobody knows.
 TEXTS = ("cannot align container", "cannot align init container", "cannot align pod")
 INVALID = "invalid node topology data"
 CODES = {"container": 1, "init container": 2, "pod": 4}
 UNKNOWN = 8
 HELPED_BY = frozenset({*FREED, EventKind.TOPOLOGY_CHANGED})
-ZONE_SCORE = MAX_SCORE // 8  # scheduler-plugins counts 8 zones at most
+MOST_ZONES = 8  # that scheduler-plugins' score counts
+ZONE_SCORE = MAX_SCORE // MOST_ZONES
 
 
 class Strategy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,11 +67,7 @@ class NodeResourceTopologyMatch:
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         if not ask.row.aligned or not view.cluster.zones.topologies:
             return None
-        codes: Codes = np.zeros(len(view), dtype=np.int64)
-        for at, topology in published(view):
-            if topology.refuses:
-                codes[at] = refusal(view.cluster, topology, ask.row)
-        return codes
+        return codes_of(view, ask.row, refusal)
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         return [Reason(text, False, HELPED_BY) for text in (*TEXTS, INVALID)]
@@ -133,11 +133,14 @@ def published(view: View) -> Iterator[tuple[int, Topology]]:
             yield at, found
 
 
-def refusal(cluster: Cluster, topology: Topology, row: RowKey) -> int:
+def refusal(cluster: Cluster, at: int, row: RowKey) -> int:
+    """What the node on a row says."""
+    node = cluster.nodes[at]
+    topology = None if node is None else cluster.zones.topologies.get(node.name)
+    if node is None or topology is None or not topology.refuses:
+        return 0
     if topology.unknown:
         return UNKNOWN
-    node = cluster.nodes[cluster.rows[topology.node]]
-    assert node is not None
     asked = [name for ask in row.aligned for name, _ in ask.amounts]
     if all(name in node.allocatable for name in asked):
         found = numa.trouble(cluster, topology.node, row)
@@ -182,22 +185,44 @@ def nearest(
     topology: Topology, free: list[dict[str, int]], amounts: Amounts
 ) -> tuple[tuple[int, ...], bool] | None:
     """The fewest zones in which it is free, of those the nearest to each other; and whether no
-    others of their number are nearer."""
-    for count in range(1, len(free) + 1):
-        every = list(islice(combinations(range(len(free)), count), numa.MOST_SETS))
-        lengths = {zones: length(topology, zones) for zones in every}
-        shortest = min(min(lengths.values()), FAR * count * count)
+    others of their number are nearer. More zones than the score can tell apart are not looked for,
+    and no more sets than the filter looks at."""
+    able = [at for at, zone in enumerate(free) if all(name in zone for name, _ in amounts)]
+    if not fits(free, tuple(able), amounts):
+        return None
+    left = numa.MOST_SETS
+    for count in range(fewest_by_amount(free, able, amounts), min(len(able), MOST_ZONES) + 1):
+        every = list(islice(combinations(able, count), left))
+        left -= len(every)
         fitting = [zones for zones in every if fits(free, zones, amounts)]
         if fitting:
+            costs = tuple(zone.costs for zone in topology.zones)
+            lengths = {zones: length(costs, zones) for zones in fitting}
             best = min(fitting, key=lambda zones: lengths[zones])
-            return best, lengths[best] == shortest
+            return best, lengths[best] <= shortest(costs, count)
     return None
 
 
-def length(topology: Topology, zones: tuple[int, ...]) -> int:
+def fewest_by_amount(free: list[dict[str, int]], able: list[int], amounts: Amounts) -> int:
+    """No fewer zones than these have enough of each resource, taken by itself."""
+    least = 1
+    for name, amount in amounts:
+        most = sorted((max(free[at][name], 0) for at in able), reverse=True)
+        least = max(least, sum(total < amount for total in accumulate(most)) + 1)
+    return least
+
+
+@lru_cache(maxsize=4096)
+def shortest(costs: Costs, count: int) -> int:
+    """How near so many zones of a node can be."""
+    every = islice(combinations(range(len(costs)), count), numa.MOST_SETS)
+    return min(min(length(costs, zones) for zones in every), FAR * count * count)
+
+
+def length(costs: Costs, zones: tuple[int, ...]) -> int:
     """The sum of the distances between the zones, and of each to itself."""
-    costs = [topology.zones[zone].costs for zone in zones]
-    return sum(line[other] if line else FAR for line in costs for other in zones)
+    lines = [costs[zone] for zone in zones]
+    return sum(line[other] if line else FAR for line in lines for other in zones)
 
 
 def fits(free: list[dict[str, int]], zones: tuple[int, ...], amounts: Amounts) -> bool:

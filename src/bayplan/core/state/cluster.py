@@ -227,7 +227,7 @@ class Cluster:
         if old.started_s != pod.started_s or old.checkpoint_s != pod.checkpoint_s:
             self.victim_log.append(resident.row)
         if old.started_s != pod.started_s:
-            self.zones.changed(self.name(resident.row))
+            self.zones.changed(self.name(resident.row), pod)
 
     def note_victim(self, uid: str) -> None:
         """Whether the pod may be removed for others has changed."""
@@ -393,7 +393,7 @@ class Cluster:
         if self.index.keys:
             self.index.add(pod)
         if self.zones.topologies:
-            self.zones.changed(self.name(row))
+            self.zones.changed(self.name(row), pod)
         self.load_log.append(row)
         self._done(self._remove, pod.uid)
 
@@ -419,7 +419,7 @@ class Cluster:
             self.pools.take(row, pod, -1)
             self.estates.take(pod, -1)
         if self.zones.topologies:
-            self.zones.changed(self.name(row))
+            self.zones.changed(self.name(row), pod)
         self.load_log.append(row)
         self._done(self._place, pod, row)
 
@@ -432,7 +432,7 @@ class Cluster:
         self.free[row] -= sign * demand.take
         self.pools.take(row, pod, sign)
         self.estates.take(pod, sign)
-        self.zones.changed(self.name(row))
+        self.zones.changed(self.name(row), pod)
         self.load_log.append(row)
 
     def _orphan(self, pod: Pod) -> None:

@@ -1,7 +1,8 @@
 """Nodes whose kubelet refused a pod: they are left alone for a while, resource by resource.
 
 The first refusal closes a node for 10 s to pods that ask for the resource, the next for twice as
-long, up to 5 minutes; three within ten minutes close it for 30 minutes. A node that changes what
+long, up to 5 minutes; three within ten minutes close it for 30 minutes. Not so for NUMA zones: that
+the same containers are refused again tells of them more than of the node. A node that changes what
 it has to allocate of the resource, or goes, starts afresh. Time is an argument.
 """
 
@@ -10,6 +11,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from bayplan.core.model.numa import ZONES
 
 FIRST_S, LONGEST_S = 10.0, 300.0
 MANY, WITHIN_S, CLOSED_S = 3, 600.0, 1800.0
@@ -42,7 +45,7 @@ class Distrusted:
             old = Distrust((), -1, now)
         at = (*(time for time in old.at if now - time < WITHIN_S), now)
         doublings = min(old.doublings + 1, 16)  # 2 to the thousandth is no number of seconds
-        many = len(at) >= MANY
+        many = len(at) >= MANY and not resource.startswith(ZONES)
         pause = CLOSED_S if many else min(FIRST_S * 2**doublings, LONGEST_S)
         self.put(node, resource, Distrust(at[-MANY:], doublings, max(old.until, now + pause)))
 

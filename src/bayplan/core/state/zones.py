@@ -9,19 +9,40 @@ Whether a pod is counted is looked at between decisions, never on a trial: `unsu
 nodes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.core.model.fingerprint import fingerprint
-from bayplan.core.model.numa import SETTLING_S, Topology, together
+from bayplan.core.model.numa import LASTING_S, SETTLING_S, SKEW_S, Topology, together
 from bayplan.core.model.pods import Pod
+from bayplan.core.state.arrays import Codes
 
 Free = tuple[dict[str, int], ...]  # per zone, by resource; below 0 where more may be in use
+
+
+class Column(Struct):
+    codes: Codes  # rows
+    position: int = -1  # how far the load log was read; -1: not at all
 
 
 class Zones:
     """By node name. Every change is an operation; `done` is told its inverse."""
 
-    NOT_STATE = ("_done", "_touch", "_pods", "_free", "at_most", "unsure")
+    NOT_STATE = (
+        "_done",
+        "_touch",
+        "_pods",
+        "_free",
+        "at_most",
+        "unsure",
+        "_due",
+        "next_s",
+        "columns",
+    )
 
     def __init__(
         self,
@@ -33,6 +54,12 @@ class Zones:
         self.counted: dict[str, frozenset[str]] = {}  # uids; nodes without any are not there
         self.at_most: dict[str, Free] = {}  # what the zones have when nobody is there
         self.unsure: dict[str, None] = {}  # nodes where more pods may be counted than was known
+        # Nodes where somebody has started who is not counted and may be, and when the first of them
+        # is if the publication stays as it is, in the time of day; the first of these times.
+        self._due: dict[str, float] = {}
+        self.next_s = math.inf
+        # What rows say to pods, by what these ask for, the least recently asked first.
+        self.columns: OrderedDict[Hashable, Column] = OrderedDict()
         self._done, self._touch, self._pods = done, touch, pods
         self._free: dict[str, Free] = {}
 
@@ -62,16 +89,18 @@ class Zones:
         return self._free
 
     def publish(self, node: str, topology: Topology | None) -> bool:
-        """What is published of the node now; None: nothing. Whether that is news."""
-        if self.topologies.get(node) == topology:
+        """What is published of the node now; None: nothing. Whether pods may fit that did not."""
+        old, before = self.topologies.get(node), self.counted.get(node)
+        if old == topology:
             return False
         self._put(node, topology)
+        self.unsure[node] = None
         if topology is None:
             self.count(node, frozenset())
         else:
             pods = [pod for pod in self._pods(node) if pod.row.aligned]
             self.count(node, self._counted(topology, pods, arrives=True))
-        return True
+        return self.counted.get(node) != before or not _are_alike(old, topology)
 
     def count(self, node: str, uids: frozenset[str]) -> None:
         """These pods are in what is published."""
@@ -86,32 +115,52 @@ class Zones:
         self._touch(node)
         self._done(self.count, node, before)
 
-    def changed(self, node: str) -> None:
-        """Other pods are on the node, or one of them has started."""
-        if node in self.topologies:
+    def changed(self, node: str, pod: Pod) -> None:
+        """The pod came to the node, left it, or has started."""
+        topology = self.topologies.get(node)
+        if topology is None:
+            return
+        if pod.row.aligned:
             self._free.pop(node, None)
             self.unsure[node] = None
+        elif topology.fingerprint and node in self._due:  # it is in the fingerprint too
+            self.unsure[node] = None
 
-    def settle(self) -> bool:
-        """Looks where more pods may be counted. Whether there were any."""
+    def settle(self, day_s: float) -> bool:
+        """Looks where more pods may be counted. Whether there were any. `day_s`: the time of day;
+        0: nobody knows."""
+        if self.next_s <= day_s:
+            self.unsure.update((node, None) for node, due in self._due.items() if due <= day_s)
         found = False
         for node in self.unsure:
-            topology = self.topologies.get(node)
-            if topology is None:
-                continue
-            pods = [pod for pod in self._pods(node) if pod.row.aligned]
             before = self.counted.get(node, frozenset())
-            after = self._counted(topology, pods, arrives=False)
-            found = found or not after <= before
-            self.count(node, after)
+            self._settle(node, day_s)
+            found = found or not self.counted.get(node, frozenset()) <= before
+        if self.unsure:
+            self.next_s = min(self._due.values(), default=math.inf)
         self.unsure.clear()
         return found
+
+    def _settle(self, node: str, day_s: float) -> None:
+        self._due.pop(node, None)
+        topology = self.topologies.get(node)
+        if topology is None:
+            return
+        pods = [pod for pod in self._pods(node) if pod.row.aligned]
+        counted = self._counted(topology, pods, arrives=False)
+        left = {p.uid: _due(topology, p) for p in pods if p.started_s and p.uid not in counted}
+        due = [at for at in left.values() if at > day_s]
+        if due and (min(due) < math.inf or not topology.written_s):  # else it is too old
+            self._due[node] = min(due)
+        self.count(node, counted | {uid for uid, at in left.items() if at <= day_s})
 
     def _put(self, node: str, topology: Topology | None) -> None:
         before = self.topologies.get(node)
         if topology is not None:
             self.topologies[node] = topology
-            self.at_most[node] = tuple(dict(zone.allocatable) for zone in topology.zones)
+            self.at_most[node] = tuple(
+                {**dict(zone.allocatable), **dict(zone.capacity)} for zone in topology.zones
+            )
         else:
             del self.topologies[node], self.at_most[node]
         self._free.pop(node, None)
@@ -129,24 +178,44 @@ class Zones:
             sure |= {pod.uid for pod in started if pod.started_s <= long_ago}
         elif arrives and not topology.fingerprint:  # nobody can say more than that it came later
             sure |= {pod.uid for pod in started}
-        left = [pod for pod in started if pod.uid not in sure]
-        if left and topology.fingerprint:
-            sure |= self._signed(topology, left)
+        left = {p.uid for p in started if p.uid not in sure and _may_be_signed(topology, p)}
+        if left and self._is_signed(topology):
+            sure |= left
         return frozenset(sure)
 
-    def _signed(self, topology: Topology, left: list[Pod]) -> set[str]:
-        """Of the pods that have started, those that the fingerprint says are counted. It has
-        names only, so it must not be older than the pod."""
+    def _is_signed(self, topology: Topology) -> bool:
+        """Whether the fingerprint is that of the node's pods."""
         everybody = list(self._pods(topology.node))
         if topology.of_exclusive:
             names = {name for zone in topology.zones for name, _ in zone.available}
             everybody = [pod for pod in everybody if _is_exclusive(pod, names)]
         started = [pod for pod in everybody if pod.started_s]
-        for pods in (started, everybody):
-            if fingerprint((pod.namespace, pod.name) for pod in pods) == topology.fingerprint:
-                written = topology.written_s
-                return {pod.uid for pod in left if not written or written >= pod.started_s}
-        return set()
+        return any(
+            fingerprint((pod.namespace, pod.name) for pod in pods) == topology.fingerprint
+            for pods in (started, everybody)
+        )
+
+
+def _may_be_signed(topology: Topology, pod: Pod) -> bool:
+    """Whether a fingerprint could count it. It has names only, so it must not be older than the
+    pod."""
+    written = topology.written_s
+    return bool(topology.fingerprint) and (not written or written >= pod.started_s)
+
+
+def _due(topology: Topology, pod: Pod) -> float:
+    """When the pod is counted if the publication stays as it is, in the time of day. An exporter
+    that sees nothing new writes nothing that one could see. Never, where it is older."""
+    written, started = topology.written_s, pod.started_s
+    is_older = not written or written < started - SKEW_S
+    return math.inf if is_older else max(written, started) + LASTING_S
+
+
+def _are_alike(old: Topology | None, new: Topology | None) -> bool:
+    """Whether nothing has changed but the date and the fingerprint."""
+    if old is None or new is None:
+        return False
+    return replace(old, written_s=new.written_s, fingerprint=new.fingerprint) == new
 
 
 def _is_exclusive(pod: Pod, names: set[str]) -> bool:
