@@ -150,6 +150,29 @@ def test_the_definition_refuses_what_makes_no_sense(groups: Groups) -> None:
     groups.add_group("good", minMember=1, minResources={"cpu": 1, "memory": "1Gi"})
 
 
+def test_a_million_members_two_groups_and_owners_in_a_circle(groups: Groups) -> None:
+    groups.add_node("a")
+    groups.add_group("million", minMember=1_000_000)
+    groups.add_group("round", minMember=2)
+    groups.add_member("lonely", "million")
+    for name in ("egg", "hen"):
+        groups.add_member(name, "round")
+    torn = pod("torn")
+    torn["metadata"]["labels"] |= {LABEL: "round", "pod-group.scheduling.sigs.k8s.io": "other"}
+    groups.plane.request("POST", f"/api/v1/namespaces/{groups.namespace}/pods", torn)
+    uids = {name: groups.pod(name)["metadata"]["uid"] for name in ("egg", "hen")}
+    for name, owner in (("egg", "hen"), ("hen", "egg")):
+        made_by = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": uids[owner]}
+        owners = {"ownerReferences": [made_by | {"controller": True}]}
+        groups.patch_pod(name, {"metadata": owners})
+    with groups.start():
+        until(lambda: groups.places().keys() == {"egg", "hen"})
+        until(lambda: "1 of 1000000 members" in groups.condition("lonely").get("message", ""))
+        until(lambda: any(LABEL in each["note"] for each in groups.events("torn")))
+        until(lambda: groups.group("round").get("scheduled") == 2)
+        assert groups.places().keys() == {"egg", "hen"}
+
+
 def test_more_than_there_is_waits_with_the_reason_on_the_group(groups: Groups) -> None:
     groups.add_node("a", 2)
     groups.add_group("big", minMember=3)
