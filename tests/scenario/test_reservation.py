@@ -275,6 +275,17 @@ def test_places_where_nobody_ends_are_given_up_for_others() -> None:
     assert reserved(world) == {"b"}
 
 
+def test_what_is_free_already_is_used_first() -> None:
+    """Places that are chosen anew do not throw away what was gained."""
+    world = World(a=4, b=4, c=4, d=4)
+    world.now = 100.0
+    for at, node in enumerate("bcd"):
+        world.see(pod(f"on-{node}", 4, node=node, created_s=90.0 + at))
+    world.submit("big", pods=2, gpus=4, gang=BIG, created_s=50.0)
+    world.wait(LONG + 12)
+    assert reserved(world) == {"a", "d"}
+
+
 def test_one_borrower_after_the_other_does_not_put_the_gang_off() -> None:
     world = lending()
     world.submit("first", gpus=1, run_s=700.0, created_s=world.now)

@@ -27,6 +27,7 @@ from bayplan.core.state.waiting import Group, Waiter, gang_key
 INCOMPLETE = "members of the gang are missing"
 RESERVED = "places are kept for the gang"
 GAP = "less is free than the gang's minResources"
+RECONSIDER_S = 60.0  # nobody has ended in the places that are kept; or `reserve_s`, if longer
 INCOMPLETE_S = 1.0  # members are told so when others are still missing by then
 
 
@@ -289,7 +290,8 @@ class GangDeciding:
             if awaits < group.awaits:
                 group.kept = now
             group.awaits = awaits
-            if now < group.kept + patience_s and self._reservations.stands(wish):
+            until = group.kept + max(patience_s, RECONSIDER_S)
+            if now < until and self._reservations.stands(wish):
                 return True
             self._unkeep(turn, now)  # they are no good any more, or nobody ever ends there
         if not self._reservations.may_reserve(wish):

@@ -123,13 +123,12 @@ class Reservations:
         order = sorted(rows, key=lambda row: (*self._last(rows[row]), row))
         with self._cluster.trial():
             self._cluster.holds.taken([*theirs, *(pod.uid for pod in wish.pods)])
-            if not self._may_fit(wish, rows):
-                return None
+            many = self._least(wish, rows, order)
             within = self._cluster.alive[: self._cluster.height].copy()
             within[list(self._cluster.holds.pods)] = False  # others are promised room there
             gone: list[Victim] = []
-            many, at = wish.missing, 0
-            while at < len(order):
+            at = 0
+            while many and at < len(order):
                 for row in order[at : at + many]:
                     node = self._cluster.name(row)
                     gone += [Victim(each.pod, node) for each in rows[row]]
@@ -143,18 +142,23 @@ class Reservations:
                     return gang_room.spared(wish.verdicts, placed, gone)
         return None
 
-    def _may_fit(self, wish: Wish, later: dict[int, list[Resident]]) -> bool:
-        """Whether members that are all alike find enough, by amounts, without the later pods."""
+    def _least(self, wish: Wish, later: dict[int, list[Resident]], order: Sequence[int]) -> int:
+        """How many rows it takes without their later pods, in this order and by amounts, so that
+        what is free already is used first; 0: not even all are enough."""
         if len({pod.row for pod in wish.pods}) > 1:
-            return True
+            return 1
         left = self._cluster.free[: self._cluster.height].copy()
-        for row, residents in later.items():
-            for each in residents:
-                self._add(left[row], each.pod)
         asked = self._asked(wish.pods)
         take = self._cluster.demand(wish.pods[0].row).take[asked]
-        times = (left[:, asked] // take).min(axis=1)[self._cluster.alive[: len(left)]]
-        return int(np.maximum(times, 0).sum()) >= wish.missing
+        missing = wish.missing - int(_times(left[:, asked], take).sum())
+        for count, row in enumerate(order, 1):
+            before = _times(left[row : row + 1, asked], take)
+            for each in later[row]:
+                self._add(left[row], each.pod)
+            missing -= int((_times(left[row : row + 1, asked], take) - before).sum())
+            if missing <= 0:
+                return count
+        return 0
 
     def _add(self, left: Ints, pod: Pod) -> None:
         take = self._cluster.demand(pod.row).take
@@ -250,6 +254,12 @@ def classes_of(pods: Iterable[Pod]) -> frozenset[str]:
     known = {ask.resource for row in rows for ask in row.devices}
     found |= {name for row in rows for name, _ in row.requests if "/" in name} - known
     return frozenset(found or {"cpu"})
+
+
+def _times(free: Ints, take: Ints) -> Ints:
+    """Per row how often the amounts are there."""
+    times: Ints = np.maximum((free // take).min(axis=1), 0)
+    return times
 
 
 def _first(group: Group) -> tuple[tuple[float, ...], int]:
