@@ -33,6 +33,6 @@ BUGS = (
 )
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", test_planted_bugs.short(BUGS), ids=lambda bug: bug.name)
 def test_the_law_machine_notices(bug: Bug, tmp_path: Path) -> None:
     test_planted_bugs.test_the_law_machine_notices(bug, "test_reservation_laws.py", tmp_path)
