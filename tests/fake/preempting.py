@@ -80,7 +80,10 @@ class Preempting(Simulation):
         super()._look()
         if self.process is not None:
             engine = self.process.service.engine
-            self.kept = sorted(engine.cluster.holds.rows)
+            owners, awaited = engine.nominations.owners, engine.nominations.awaited
+            self.kept = sorted(
+                uid for uid in engine.cluster.holds.rows if owners.get(uid) not in awaited
+            )
 
     @property
     def preemptions(self) -> int:

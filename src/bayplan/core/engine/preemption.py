@@ -32,6 +32,7 @@ from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Tally
 from bayplan.core.plugins.devices import Devices
 from bayplan.core.plugins.hooks import Ask, Plans, Preempt, Reads
+from bayplan.core.plugins.numa import NodeResourceTopologyMatch
 from bayplan.core.plugins.partitions import Partitions
 from bayplan.core.plugins.ports import NodePorts
 from bayplan.core.plugins.resources import NodeResourcesFit
@@ -47,6 +48,7 @@ TERMINATING = "not eligible due to a terminating pod on the nominated node."
 LATER = "node(s) were not looked at this time"
 FEW, TENTH = 100, 10  # nodes that will do: kube-scheduler's least number, and part of all
 MOST_LEAVING = 200  # pods that are about to go; with more, they count as everybody else does
+LOOKED_AT = (NodePorts, Partitions, NodeResourceTopologyMatch)  # they refuse few kinds of pods
 WORK = 3_000  # pods that are removed and put back on trials for one pod: some 0.1 s
 
 
@@ -209,6 +211,8 @@ class Preemption:
         fit, devices, others = self._plugins()
         if self._verdicts.is_wide(ask) or others or ask.row.ports or ask.row.partitions:
             return None
+        if ask.row.aligned and self._cluster.zones.topologies:
+            return None
         wants = wanted(ask.row.devices) if devices else ()
         if any(want.needs_ids for want in wants):
             return None
@@ -220,14 +224,14 @@ class Preemption:
 
     def _plugins(self) -> tuple[tuple[int, NodeResourcesFit] | None, int, bool]:
         """Of the filters that look at what pods use: the one for amounts, the number of the one
-        for devices, and whether there are others than those for ports and partitions."""
+        for devices, and whether there are others than those that are looked at by what is asked."""
         fit, devices, others = None, 0, False
         for number, plugin in self._verdicts.profile.filters:
             if isinstance(plugin, NodeResourcesFit):
                 fit = (number, plugin)
             elif isinstance(plugin, Devices):
                 devices = number
-            elif plugin.reads is Reads.LOAD and not isinstance(plugin, NodePorts | Partitions):
+            elif plugin.reads is Reads.LOAD and not isinstance(plugin, LOOKED_AT):
                 others = True
         return fit, devices, others
 
