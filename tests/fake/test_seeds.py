@@ -10,7 +10,7 @@ from tests.fake.simulation import Simulation, met, play
 
 PROVE = bool(os.environ.get("BAYPLAN_PROVE"))
 SEEDS = 1_000 if PROVE else 60
-SHARES = 4  # tests, which run beside each other
+SHARES = 4  # tests, which run beside each other; each meets every fault
 FAULTS = {
     "busy",
     "broken_watch",
@@ -31,8 +31,7 @@ FAULTS = {
 def test_whatever_happens_every_pod_that_fits_is_bound_once(share: int) -> None:
     played = [play(seed) for seed in range(share, SEEDS, SHARES)]
 
-    missed = FAULTS - met(played).keys()
-    assert len(missed) <= (0 if PROVE else 1), missed  # few seeds may not meet a rare one
+    assert met(played).keys() == FAULTS
     assert sum(simulation.kills for simulation in played) > 0
     assert sum(simulation.law_steps for simulation in played) > 100 * len(played)
     sys.stdout.write(f"{summary(played)}\n")
