@@ -9,7 +9,7 @@ import pytest
 from tests.fake.simulation import Simulation, met, play
 
 PROVE = bool(os.environ.get("BAYPLAN_PROVE"))
-SEEDS = 1_000 if PROVE else 60
+SEEDS = 1_000 if PROVE else 68
 SHARES = 4  # tests, which run beside each other; each meets every fault
 FAULTS = {
     "busy",
