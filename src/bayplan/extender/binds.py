@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from bayplan.core.model import events as on
-from bayplan.core.model.effects import Bind, Dismantle, Evict, Park, Preempt, Refuse
+from bayplan.core.model.effects import Bind, Confirm, Dismantle, Evict, Park, Preempt, Refuse
 from bayplan.core.model.vendors import Vendors
 from bayplan.extender.preemptor import Preemptor
 from bayplan.kube.client import EVENTS, Client, Retry
@@ -182,6 +182,9 @@ class Binds:
 
     def dismantle(self, effect: Dismantle) -> None:
         """kube-scheduler binds no pod that asks for a partition through us."""
+
+    def confirm(self, effect: Confirm) -> None:
+        """Grants are the scheduler's."""
 
     def evict(self, effect: Evict) -> None:
         """Nothing is for the best here."""

@@ -26,6 +26,7 @@ from bayplan.core.model.selectors import Taint
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import groupwire, wire
+from bayplan.core.model.grants import job_named
 from bayplan.kube.gangs import (
     Words,
     checkpoint_of,
@@ -219,6 +220,7 @@ class Reader:
         gang = words and self._gang(words, f"{namespace}/{name}", bound=bool(node))
         saved_s, run_s = self._times(metadata.annotations, spec, f"{namespace}/{name}")
         owners = metadata.owner_references
+        elastic = metadata.annotations.elastic if metadata.annotations is not None else None
         return Pod(
             uid=uid,
             namespace=namespace,
@@ -241,6 +243,7 @@ class Reader:
             controlled=owners is not None and any(owner.controller for owner in owners),
             preempted=metadata.deletion_timestamp is not None and was_preempted(status),
             run_s=run_s,
+            elastic=intern(job_named(elastic, namespace)) if elastic else "",
         )
 
     def _times(

@@ -28,6 +28,7 @@ GANG_SPREAD = "bayplan.dev/gang-spread"  # a label key: evenly over its values, 
 GANG_ACROSS = "bayplan.dev/gang-across"  # a label key: evenly over its values, or not at all
 CHECKPOINT = "bayplan.dev/checkpoint"  # when it last saved its work, RFC 3339
 RUN_SECONDS = "bayplan.dev/run-seconds"  # how long it runs at most
+ELASTIC = "bayplan.dev/elastic"  # on a worker: its job's name, after "kind/" if not ElasticJob's
 
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"  # on a pod: the PodGroup that it is a member of
 OLD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"  # the same, as it was called at first
@@ -98,6 +99,7 @@ class PodAnnotations(DeviceAnnotations):
     gang_across: str | None = field(default=None, name=GANG_ACROSS)
     checkpoint: str | None = field(default=None, name=CHECKPOINT)
     run_seconds: str | None = field(default=None, name=RUN_SECONDS)
+    elastic: str | None = field(default=None, name=ELASTIC)
 
     @property
     def has_gang(self) -> bool:

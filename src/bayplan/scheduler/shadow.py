@@ -67,6 +67,10 @@ class Shadow:
     def dismantle(self, effect: do.Dismantle) -> None:
         """We have made none."""
 
+    def confirm(self, effect: do.Confirm) -> None:
+        places = f"{effect.confirmed.places} places of grant {effect.confirmed.generation}"
+        log.info("dry run: %s would have %s", effect.job, places)
+
     def park(self, effect: do.Park) -> None:
         """The loop has told of it."""
 

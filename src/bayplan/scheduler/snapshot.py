@@ -27,6 +27,7 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.distrust import Distrust
 from bayplan.core.state.waiting import Group, Rests, Waiter
 from bayplan.scheduler import estates as of_estates
+from bayplan.scheduler import promised as of_promises
 from bayplan.scheduler.packing import pack, unpack
 
 PART = 500  # values in one part, so that a line of the journal stays below a few MB
@@ -148,6 +149,7 @@ class State(Struct, omit_defaults=True, tag="state"):
     kept: list[Kept] = []
     estates: list[of_estates.Told] = []
     partitions: of_estates.Unsettled | None = None
+    promised: of_promises.Promised | None = None
     doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
     # An owner of places; whose end they wait for, and whether they were lent to that one.
     awaited: list[tuple[str, dict[str, bool]]] = []
@@ -163,12 +165,13 @@ class State(Struct, omit_defaults=True, tag="state"):
     def add(self, part: "State") -> None:
         self.frame = part.frame or self.frame
         self.partitions = part.partitions or self.partitions
+        self.promised = part.promised or self.promised
         self.complete = part.complete
         for name in LISTS:
             getattr(self, name).extend(getattr(part, name))
 
 
-SINGLE = ("frame", "partitions", "complete")
+SINGLE = ("frame", "partitions", "promised", "complete")
 LISTS = tuple(name for name in State.__struct_fields__ if name not in SINGLE)
 
 
@@ -197,10 +200,10 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("estates", of_estates.told(engine))
     if cluster.estates.lines:
         yield State(partitions=of_estates.Unsettled.of(engine.keeper))
+    yield State(promised=of_promises.taken(engine))
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
-    awaited = engine.nominations.awaited.items()
-    yield from _parts("awaited", awaited)
+    yield from _parts("awaited", engine.nominations.awaited.items())
     yield from _parts("spared", engine.nominations.spared.items())
     yield from _parts("assumed", (_wait(waiter, -1) for waiter in engine.assumed.values()))
     yield from _parts("groups", map(_wait_group, queue.groups.values()))
@@ -395,6 +398,7 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         engine.assume(_waiter(wait))
     for wait in state.waiting:
         keep(wait.pod)
+    of_promises.restore(engine, state.promised)
     return engine, frame
 
 

@@ -17,6 +17,7 @@ from bayplan.core.engine.advice import hint
 from bayplan.core.model import events as on
 from bayplan.core.model.effects import (
     Bind,
+    Confirm,
     Dismantle,
     Evict,
     Park,
@@ -36,6 +37,7 @@ from bayplan.kube.transport import (
 from bayplan.scheduler import requests
 from bayplan.scheduler.assignments import annotations_of
 from bayplan.scheduler.binding import Binder, Outcome
+from bayplan.scheduler.confirming import Confirming
 from bayplan.scheduler.feed import Condition
 from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.inbox import Inbox
@@ -98,6 +100,7 @@ class Writer:
         counts = Counts(self.busy, self.done, self.failed, self.dropped)
         desk = Desk(client, inbox, fence, counts, self._call, self.say)
         self._removals = Removals(desk, settings.bind_timeout_s)
+        self._confirming = Confirming(desk)
 
     # ---- what to write
 
@@ -149,6 +152,9 @@ class Writer:
         if self._prepare is not None:
             self._prepare.dismantle(effect)
 
+    def confirm(self, effect: Confirm) -> None:
+        self._confirming.tell(effect)
+
     def park(self, effect: Park) -> None:
         self._conditions.tell(
             Said(effect.pod, SCHEDULER_ERROR, effect.story.strip().splitlines()[-1])
@@ -174,10 +180,12 @@ class Writer:
     def tick(self, now: float) -> None:
         """What was put off long enough gets its turn."""
         self._removals.tick(now)
+        self._confirming.tick(now)
         self._conditions.tick(now)
 
     def next_time(self) -> float | None:
-        times = (self._conditions.next_time(), self._removals.next_time())
+        parts = (self._conditions, self._removals, self._confirming)
+        times = (part.next_time() for part in parts)
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -186,6 +194,7 @@ class Writer:
             "bind": len(self._binds),
             "condition": len(self._conditions),
             "event": len(self._events),
+            "confirmation": len(self._confirming.ready),
             **self._removals.queued,
         }
 
@@ -213,6 +222,7 @@ class Writer:
     def abandon(self, why: str) -> None:
         """Binds and deletions that were not sent are forgotten."""
         self._removals.abandon(why)
+        self._confirming.abandon()
         while self._binds:
             self._answer(self._binds.popleft().effect, Outcome(False, why))
         for task, effect in list(self._preparing.items()):
@@ -246,6 +256,8 @@ class Writer:
                 await self._bind(self._binds.popleft())
             elif self._removals.deletes:
                 await self._removals.remove(self._removals.deletes.popleft())
+            elif self._confirming.ready:
+                await self._confirming.write()
             elif self._conditions.ready:
                 await self._write_condition(self._conditions.take())
             elif self._removals.evictions:

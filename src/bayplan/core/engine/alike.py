@@ -11,20 +11,12 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     """What pods must share to get the same verdict; labels count only through the terms."""
     pod, own = waiter.pod, waiter.own
     concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
+    alike = (pod.row, pod.scheduler, pod.priority, pod.preempts, pod.run_s, pod.elastic)
     if own is None:
-        return (pod.row, pod.scheduler, pod.priority, pod.preempts, concerning, pod.run_s)
+        return (*alike, concerning)
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
     itself += [term.counts(pod, namespaces) for _, term in own.affinity]
-    return (
-        pod.row,
-        pod.scheduler,
-        pod.priority,
-        pod.preempts,
-        concerning,
-        pod.run_s,
-        own.terms,
-        tuple(itself),
-    )
+    return (*alike, concerning, own.terms, tuple(itself))
 
 
 def same_room(old: Pod, new: Pod) -> bool:
@@ -47,4 +39,5 @@ def same_to_us(old: Pod, new: Pod) -> bool:
         and old.gang == new.gang
         and old.preempts == new.preempts
         and old.run_s == new.run_s
+        and old.elastic == new.elastic
     )

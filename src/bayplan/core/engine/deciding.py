@@ -23,6 +23,7 @@ class Deciding:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._verdicts = rooms.verdicts
         self._nominations, self._queue = rooms.nominations, rooms.queue
+        self._promises = rooms.promises
         self.preempting = Preempting(rooms)
         self.reservations = Reservations(rooms)
         self._gangs = GangDeciding(rooms, self.preempting, self.reservations, patience)
@@ -31,13 +32,29 @@ class Deciding:
         if waiter.pod.gang is not None:
             return self._gangs.decide(waiter, now)
         if waiter.pod.uid not in self._nominations:
-            return self._alone(waiter, now, -1)[0]
+            found = self._take_promised(waiter, now) if waiter.pod.elastic else None
+            return self._alone(waiter, now, -1)[0] if found is None else found
         with self._cluster.trial() as trial:  # its own place is not in its way
             home = self._nominations.release(waiter.pod.uid)
             effects, kept = self._alone(waiter, now, home)
             if kept:
                 trial.keep()
         return effects
+
+    def _take_promised(self, waiter: Waiter, now: float) -> list[do.Effect] | None:
+        """A worker of an elastic job gets one of the job's places; None if none will do."""
+        pod = waiter.pod
+        ask = Ask(pod, self._cluster.demand(pod.row), waiter.own, waiter.concerning)
+        for uid in self._promises.of(pod.elastic):
+            with self._cluster.trial() as trial:
+                row = self._cluster.holds.rows[uid]
+                self._cluster.holds.release(uid)
+                if self._verdicts[pod.scheduler].takes(ask, row):
+                    effects, taken = self._take(waiter, ask, row, None, now)
+                    if taken:
+                        trial.keep()
+                        return effects
+        return None
 
     # ---- a pod
 

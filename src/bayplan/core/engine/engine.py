@@ -23,13 +23,14 @@ from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.preempting import Preempting, Rooms
 from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.profile import Profile, ProfileConfig, check_together
+from bayplan.core.engine.promises import Promises
 from bayplan.core.engine.reservations import Reservations
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import EventKind, Refusal
+from bayplan.core.model.verdicts import EventKind
 from bayplan.core.state.cluster import Cluster, Resident
 from bayplan.core.state.waiting import Rests, Waiter, Waiting, gang_key
 
@@ -68,6 +69,7 @@ class Engine:
             name: Preemption(each, self.nominations.doomed, self.nominations.spared)
             for name, each in self.verdicts.items()
         }
+        self.promises = Promises(self.cluster, self.verdicts, self.nominations, self.waiting)
         first = chosen[0].name
         self.offers = Offers(self.verdicts[first], self.preemption[first], self.nominations)
         self._deciding = Deciding(
@@ -77,6 +79,7 @@ class Engine:
                 self.verdicts,
                 self.preemption,
                 self.nominations,
+                self.promises,
                 self,
             ),
             patience,
@@ -89,6 +92,7 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
+        self.promises.is_due |= self.promises.is_kept and not isinstance(event, on.Tick)
         match event:
             case on.PodSeen(pod):
                 return self._see(pod, now)
@@ -111,7 +115,14 @@ class Engine:
                 # It may still use its partition.
                 return [each for each in effects if not isinstance(each, do.Dismantle)]
             case on.PodExpected() | on.PodNotExpected() | on.PlaceWanted() | on.BindAsked():
-                return self._offer(event, now)
+                self.nominations.expire(now)
+                effects = self.offers.hear(event, now)
+                for each in effects:
+                    if isinstance(each, do.Bind):
+                        self.assume(Waiter(each.placement.pod, (), 0))
+                return effects
+            case on.GrantSeen() | on.GrantGone() | on.ConfirmFailed():
+                self.promises.hear(event)
             case on.NodeSeen(node):
                 return self._nodes.see(node, now)
             case on.EstateSeen() | on.EstateLost():
@@ -144,10 +155,12 @@ class Engine:
         ends = min(
             self.cluster.distrusted.next_end, self.offers.next_end, self.nominations.next_end
         )
-        return not (self.waiting.pods or self._reports or ends <= now)
+        return not (self.waiting.pods or self._reports or ends <= now or self.promises.is_due)
 
     def next_time(self, now: float) -> float | None:
         """When a Tick may do something: now, at a later time, or not before an event (None)."""
+        if self.promises.is_due:
+            return now
         if not self.waiting.pods or self.is_full:
             return None
         ends = min(self.cluster.distrusted.next_end, self.nominations.next_end)
@@ -408,31 +421,6 @@ class Engine:
         self.cluster.distrusted.expire(now)
         self.waiting.wake((EventKind.NODE_FORGIVEN,), now)
 
-    # ---- pods that another scheduler places
-
-    def _offer(
-        self,
-        event: on.PodExpected | on.PodNotExpected | on.PlaceWanted | on.BindAsked,
-        now: float,
-    ) -> list[do.Effect]:
-        self.offers.expire(now)
-        self.nominations.expire(now)
-        match event:
-            case on.PodExpected(pod, node):
-                self.offers.expect(pod, node, now)
-            case on.PodNotExpected(uid):
-                self.offers.forget(uid)
-            case on.PlaceWanted(pod, nodes):
-                return self.offers.make_room(pod, nodes)
-            case on.BindAsked(pod, node):
-                placed = self.offers.bind(pod, node)
-                if isinstance(placed, str):
-                    refusal = Refusal(placed, {}, frozenset(), self.cluster.version)
-                    return [do.Refuse(pod, refusal)]
-                self.assume(Waiter(pod, (), 0))
-                return [do.Bind(placed)]
-        return []
-
     # ---- deciding
 
     def _cycle(self, now: float, limit: int) -> list[do.Effect]:
@@ -445,6 +433,8 @@ class Engine:
         self._facts.settle(now, self.reservations.day_s)
         effects: list[do.Effect] = []
         for _ in range(limit):
+            if self.promises.is_due:
+                effects += self._settle_promises(now)
             if self.is_full:
                 break
             found = self.waiting.next(now)
@@ -469,6 +459,12 @@ class Engine:
             self._reports.clear()
         return effects
 
+    def _settle_promises(self, now: float) -> list[do.Effect]:
+        effects, better = self.promises.settle()
+        if better:
+            self.waiting.wake((EventKind.POD_GONE,), now)
+        return effects
+
     def _failed(self, waiter: Waiter, error: Exception, now: float) -> list[do.Effect]:
         """A decision went wrong: whoever it was about rests, and nothing is kept for nobody."""
         _, group = self.waiting.pods[waiter.pod.uid]
@@ -476,7 +472,8 @@ class Engine:
         for member in members:
             self.waiting.rest(member, now)
         for uid in list(self.cluster.holds.rows):
-            if uid not in self.nominations.owners and uid not in self.offers.until:
+            kept = uid in self.nominations.owners or self.promises.has(uid)
+            if not kept and uid not in self.offers.until:
                 self.cluster.holds.release(uid)
         return [self._park(waiter.pod, error)]
 

@@ -63,6 +63,10 @@ class Turn(Struct, frozen=True):
     def pods(self) -> list[Pod]:
         return [member.pod for member in self.members]
 
+    @property
+    def is_elastic(self) -> bool:
+        return any(pod.elastic for pod in self.pods)
+
 
 class GangDeciding:
     def __init__(
@@ -71,6 +75,7 @@ class GangDeciding:
         self._cluster, self._waiting = rooms.cluster, rooms.waiting
         self._verdicts, self._preemption = rooms.verdicts, rooms.preemption
         self._nominations, self._queue = rooms.nominations, rooms.queue
+        self._promises = rooms.promises
         self._preempting, self._reservations = preempting, reservations
         self._patience = patience
         # What became of gangs, by shape, as long as the cluster stays as it is.
@@ -102,6 +107,7 @@ class GangDeciding:
             harmless = self._preempting.stand(promised)
             if placed.ok and harmless and not short:
                 trial.keep()
+                self._promises.is_due |= turn.is_elastic  # some may be elsewhere, or nowhere
         if not placed.ok:
             plan = self._plan(turn)
             if shape is not None and not isinstance(plan, GangPlan):
@@ -135,11 +141,13 @@ class GangDeciding:
         return Turn(gang, said, group, tuple(members), running, self._verdicts[pod.scheduler])
 
     def _homes(self, turn: Turn) -> dict[str, int]:
-        return {
+        homes = {
             pod.uid: self._nominations.release(pod.uid)
             for pod in turn.pods
             if pod.uid in self._nominations
         }
+        others = [pod for pod in turn.pods if pod.uid not in homes]
+        return homes | self._promises.homes(others)
 
     # ---- refusals
 
@@ -220,7 +228,7 @@ class GangDeciding:
         for pod in turn.pods:
             if pod.terms is not None or pod.row.claims or pod.nominated or concerning(pod):
                 return None
-            if pod.uid in self._nominations.owners:
+            if pod.uid in self._nominations.owners or pod.elastic:
                 return None
         members = tuple((pod.row, pod.priority, pod.preempts) for pod in turn.pods)
         topology = (turn.gang.within, turn.gang.across)
@@ -333,6 +341,8 @@ class GangDeciding:
         rows = self._cluster.rows
         for pod in turn.pods:
             self._nominations.forget(pod.uid)
+        self._promises.homes(turn.pods)  # they get places of their own
+        self._promises.is_due |= turn.is_elastic
         effects: list[do.Effect] = []
         for placed in plan.placements:
             effects += self._preempting.displace(placed.pod, rows[placed.node], now)

@@ -22,8 +22,10 @@ from bayplan.core.engine.preemption import Plan, Preemption
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
 from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
+from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.arrays import Ints, Rows, distinct
 from bayplan.core.state.view import View
@@ -68,6 +70,27 @@ class Offers:
         self._index: dict[str, int] = {}  # rows by name …
         self._index_head = -1  # … as of this change of nodes
         self._kept: dict[RowKey, tuple[Ints, int]] = {}  # reasons, and how far the log was read
+
+    def hear(
+        self,
+        event: on.PodExpected | on.PodNotExpected | on.PlaceWanted | on.BindAsked,
+        now: float,
+    ) -> list[do.Effect]:
+        self.expire(now)
+        match event:
+            case on.PodExpected(pod, node):
+                self.expect(pod, node, now)
+            case on.PodNotExpected(uid):
+                self.forget(uid)
+            case on.PlaceWanted(pod, nodes):
+                return self.make_room(pod, nodes)
+            case on.BindAsked(pod, node):
+                placed = self.bind(pod, node)
+                if isinstance(placed, str):
+                    refusal = Refusal(placed, {}, frozenset(), self._cluster.version)
+                    return [do.Refuse(pod, refusal)]
+                return [do.Bind(placed)]
+        return []
 
     def expect(self, pod: Pod, node: str, now: float) -> None:
         """The pod was offered places, the best of them on the node."""

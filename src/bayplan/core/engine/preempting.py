@@ -12,6 +12,7 @@ from bayplan.core.engine import explain, placing
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.picking import Picking
 from bayplan.core.engine.preemption import TERMINATING, Plan, Preemption
+from bayplan.core.engine.promises import Promises
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
@@ -49,6 +50,7 @@ class Rooms(Struct, frozen=True):
     verdicts: dict[str, Verdicts]
     preemption: dict[str, Preemption]
     nominations: Nominations
+    promises: Promises
     queue: Queue
 
 

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from bayplan.core.model.devices import Held
+from bayplan.core.model.grants import Confirmed
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 
@@ -51,6 +52,13 @@ class Dismantle(Struct, frozen=True, gc=False):
     id: str
 
 
+class Confirm(Struct, frozen=True, gc=False):
+    """Say how many places an elastic job has of those that it was granted."""
+
+    job: str  # its key
+    confirmed: Confirmed
+
+
 class Park(Struct, frozen=True, gc=False):
     """A plugin failed while deciding about this pod; it waits, and the story is told."""
 
@@ -65,4 +73,4 @@ class Report(Struct, frozen=True, gc=False):
     text: str
 
 
-Effect = Bind | Refuse | Preempt | Evict | Dismantle | Park | Report
+Effect = Bind | Refuse | Preempt | Evict | Dismantle | Confirm | Park | Report

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
+from bayplan.core.model.grants import Grant
 from bayplan.core.model.groups import PodGroup, Source
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.numa import Topology
@@ -178,6 +179,20 @@ class GroupGone(Struct, frozen=True, gc=False):
     key: str  # of its gang
 
 
+class GrantSeen(Struct, frozen=True, gc=False):
+    grant: Grant
+
+
+class GrantGone(Struct, frozen=True, gc=False):
+    key: str  # of the job
+
+
+class ConfirmFailed(Struct, frozen=True, gc=False):
+    """What was to be said of a grant was not written."""
+
+    job: str
+
+
 class PodExpected(Struct, frozen=True, gc=False):
     """Another scheduler was told where the pod fits; it will most likely choose this node."""
 
@@ -245,6 +260,9 @@ Event = (
     | PartitionGone
     | GroupSeen
     | GroupGone
+    | GrantSeen
+    | GrantGone
+    | ConfirmFailed
     | PodExpected
     | PodNotExpected
     | PlaceWanted

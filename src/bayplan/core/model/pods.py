@@ -179,6 +179,7 @@ class Pod(Struct, frozen=True, gc=False):
     controlled: bool = False  # somebody would make it anew
     preempted: bool = False  # a scheduler deleted it for another
     run_s: float = 0.0  # how long it runs at most, by its owner's word; 0: nobody says
+    elastic: str = ""  # the key of the elastic job that it is a worker of
 
     @property
     def key(self) -> str:

@@ -6,11 +6,13 @@ from bayplan.core.model.pods import Pod
 
 
 class Census:
-    """Priorities and gangs of the placed pods. Whoever places or removes a pod calls `count`."""
+    """Priorities, gangs and elastic jobs of the placed pods. Whoever places or removes a pod calls
+    `count`."""
 
     def __init__(self) -> None:
         self.priorities: Counter[int] = Counter()
         self.gangs: dict[str, dict[str, None]] = {}  # by gang: uids
+        self.elastic: dict[str, dict[str, None]] = {}  # by elastic job: uids of its workers
 
     def count(self, pod: Pod, sign: int) -> None:
         left = self.priorities[pod.priority] + sign
@@ -19,10 +21,16 @@ class Census:
         else:
             del self.priorities[pod.priority]
         if pod.gang is not None:
-            members = self.gangs.setdefault(pod.gang.key, {})
-            if sign > 0:
-                members[pod.uid] = None
-            else:
-                del members[pod.uid]
-                if not members:
-                    del self.gangs[pod.gang.key]
+            _count(self.gangs, pod.gang.key, pod.uid, sign)
+        if pod.elastic:
+            _count(self.elastic, pod.elastic, pod.uid, sign)
+
+
+def _count(by_key: dict[str, dict[str, None]], key: str, uid: str, sign: int) -> None:
+    members = by_key.setdefault(key, {})
+    if sign > 0:
+        members[uid] = None
+    else:
+        del members[uid]
+        if not members:
+            del by_key[key]

@@ -1,0 +1,194 @@
+"""Places that elastic jobs were promised: held for workers that do not exist yet.
+
+A grant says how many workers a job may have. Pods of the job that are on nodes have their places;
+for the others places are held, each for a pretend pod of the shape of a worker, against everybody,
+however important. A worker that comes takes one of them. All grants are settled before anybody is
+decided about: what one gives back goes to the others first, in the same cycle.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from bayplan.core.engine import gangs, placing
+from bayplan.core.engine.nominations import Nominations
+from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.grants import Confirmed, Grant
+from bayplan.core.model.pods import Pod
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.waiting import Waiting
+
+FIRST = 2**31 - 1  # a priority that no pod has
+
+
+class Promises:
+    def __init__(
+        self,
+        cluster: Cluster,
+        verdicts: Mapping[str, Verdicts],
+        nominations: Nominations,
+        waiting: Waiting,
+    ) -> None:
+        self._cluster, self._verdicts = cluster, verdicts
+        self._nominations, self._waiting = nominations, waiting
+        self.grants: dict[str, Grant] = {}  # by key
+        self.places: dict[str, list[str]] = {}  # by key: uids of holds, some of which have ended
+        self.told: dict[str, Confirmed] = {}  # by key: what was said last, or stands there
+        self.count = 0  # pretend pods so far
+        self.is_due = False  # something happened since they were settled
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is anything to be settled, ever."""
+        return bool(self.grants or self.places)
+
+    def hear(self, event: on.GrantSeen | on.GrantGone | on.ConfirmFailed) -> None:
+        self.is_due = True
+        match event:
+            case on.GrantSeen(grant):
+                self._see(grant)
+            case on.GrantGone(key):
+                self._forget(key)
+            case on.ConfirmFailed(key) if key in self.told:
+                self.told[key] = self.grants[key].confirmed
+
+    def _see(self, grant: Grant) -> None:
+        if grant.pod.scheduler not in self._verdicts:
+            self._forget(grant.key)
+            return
+        self.grants[grant.key] = grant
+        if grant.key in self.told:  # somebody else may have written, or it is from before
+            self.told[grant.key] = grant.confirmed
+
+    def _forget(self, key: str) -> None:
+        """The job is gone; what was kept for it is free at the next look."""
+        self.grants.pop(key, None)
+        self.told.pop(key, None)
+
+    def has(self, uid: str) -> bool:
+        """Whether a hold is one of these."""
+        return any(uid in uids for uids in self.places.values())
+
+    def of(self, key: str) -> list[str]:
+        """The holds for workers of the job that are not there yet."""
+        rows = self._cluster.holds.rows
+        return [uid for uid in self.places.get(key, ()) if uid in rows]
+
+    def homes(self, pods: Sequence[Pod]) -> dict[str, int]:
+        """Gives the pods the places that they were promised, by uid the rows. Until they are
+        placed, or on a trial."""
+        left: dict[str, list[str]] = {}
+        found: dict[str, int] = {}
+        for pod in pods:
+            if pod.elastic not in self.places:
+                continue
+            holds = left.setdefault(pod.elastic, self.of(pod.elastic))
+            if holds:
+                found[pod.uid] = self._release(holds.pop(0))
+        return found
+
+    def _release(self, uid: str) -> int:
+        row = self._cluster.holds.rows[uid]
+        self._cluster.holds.release(uid)
+        return row
+
+    # ---- settling
+
+    def settle(self) -> tuple[list[do.Effect], bool]:
+        """What is to be said of which grant; and whether anybody's chances are better."""
+        self.is_due, better = False, False
+        for key in list(self.places):
+            better |= self._trim(key)
+        before = self.count
+        in_order = sorted(self.grants.values(), key=_turn)
+        for grant in in_order:
+            self._fill(grant, min(grant.places, self._told(grant).places))
+        effects: list[do.Effect] = []
+        for grant in in_order:  # who was told that there are places has them by now, if they are
+            effects += self._say(grant, self._fill(grant, grant.places))
+        return effects, better or self.count > before  # workers may wait for just that
+
+    def _told(self, grant: Grant) -> Confirmed:
+        return self.told.get(grant.key, grant.confirmed)
+
+    def _missing(self, key: str, places: int) -> int:
+        """So many of the places are for workers that are not there yet."""
+        there = len(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)
+        return max(places - there, 0)
+
+    def _promised_otherwise(self, key: str) -> int:
+        """Workers that wait, and for whom a place of their own is kept."""
+        pods = self._waiting.pods
+        found = (pods[uid][0].pod for uid in self._nominations.owners if uid in pods)
+        return sum(pod.elastic == key and pod.uid in self._nominations for pod in found)
+
+    def _trim(self, key: str) -> bool:
+        """Gives back what is too much. Whether it was."""
+        here, grant = self.of(key), self.grants.get(key)
+        wanted = 0 if grant is None else self._missing(key, grant.places)
+        for uid in here[wanted:]:
+            self._release(uid)
+        if here[:wanted]:
+            self.places[key] = here[:wanted]
+        else:
+            del self.places[key]
+        return len(here) > wanted
+
+    def _fill(self, grant: Grant, places: int) -> str:
+        """Finds the places that are missing. Gives why there are not enough; empty if there are."""
+        here = self.of(grant.key)
+        missing = self._missing(grant.key, places) - len(here)
+        if grant.wrong or missing <= 0:
+            return grant.wrong
+        numbers = range(self.count, self.count + missing)
+        pods = [replace(grant.pod, uid=f"{grant.pod.uid}#{number}") for number in numbers]
+        cluster, verdicts = self._cluster, self._verdicts[grant.pod.scheduler]
+        gang = gangs.meant(cluster, pods)[0] if grant.pod.gang is not None else None
+        with cluster.trial():
+            homes = self._told_of(grant, here, pods)
+            placed = gangs.place(verdicts, pods, 1, homes, keep=True, gang=gang)
+        if placed.ok:
+            self.count += missing
+            for each in placed.placements:
+                held = replace(placing.holding(each), priority=FIRST)
+                cluster.holds.hold(held, cluster.rows[each.node])
+            self.places[grant.key] = [*here, *(each.pod.uid for each in placed.placements)]
+        return placed.refusal.message if placed.refusal is not None else ""
+
+    def _told_of(self, grant: Grant, here: Iterable[str], pods: Iterable[Pod]) -> dict[str, int]:
+        """By uid the rows that the object says are kept, and are not yet: after a restart."""
+        if grant.key in self.told:
+            return {}
+        rows = self._cluster.rows
+        told = Counter({rows[node]: count for node, count in grant.confirmed.kept if node in rows})
+        told -= Counter(self._cluster.holds.rows[uid] for uid in here)
+        return dict(zip((pod.uid for pod in pods), told.elements(), strict=False))
+
+    def _say(self, grant: Grant, why: str) -> list[do.Effect]:
+        here = self.of(grant.key)
+        there = grant.places - self._missing(grant.key, grant.places)
+        kept = Counter(self._cluster.name(self._cluster.holds.rows[uid]) for uid in here)
+        said = Confirmed(
+            grant.generation,
+            0 if grant.wrong else there + len(here),
+            tuple(sorted(kept.items())),
+            why,
+        )
+        known, self.told[grant.key] = self._told(grant), said
+        return [] if _same(known, said) else [do.Confirm(grant.key, said)]
+
+
+def _turn(grant: Grant) -> tuple[int, float, str]:
+    return -grant.pod.priority, grant.pod.created_s, grant.key
+
+
+def _same(known: Confirmed, said: Confirmed) -> bool:
+    """Where the places are kept is told along, and is no news by itself; nor are other words."""
+    return (known.generation, known.places, bool(known.why)) == (
+        said.generation,
+        said.places,
+        bool(said.why),
+    )

@@ -1,0 +1,244 @@
+"""Places that elastic jobs were promised are theirs until their workers come."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.core.model import effects as do
+from bayplan.core.model import events as on
+from bayplan.core.model.grants import Confirmed, Grant, elastic_key
+from bayplan.core.model.pods import Gang
+from bayplan.core.state import laws
+from bayplan.testing.world import World, cards, pod
+
+A, B = (elastic_key("ElasticJob", "default", name) for name in "ab")
+
+
+def grant(key: str, places: int, generation: int = 1, gpus: int = 1, **facts: Any) -> Grant:
+    said = {name: facts.pop(name) for name in ("confirmed", "wrong") if name in facts}
+    shape = pod("", gpus, uid=key, elastic=key, **facts)
+    return Grant(key, generation, places, shape, **said)
+
+
+def grants(world: World, *given: Grant) -> None:
+    """They are seen at once; nothing is decided in between."""
+    for each in given:
+        world.engine.handle(on.GrantSeen(each), world.now)
+    world.tick()
+
+
+def confirmed(world: World, key: str) -> Confirmed:
+    """What was said of the grant last."""
+    said = [each for each in world.effects if isinstance(each, do.Confirm) and each.job == key]
+    assert said, f"nothing was said of {key}"
+    assert not laws.broken(world.engine.cluster)
+    return said[-1].confirmed
+
+
+def worker(world: World, key: str, name: str, gpus: int = 1, **facts: Any) -> None:
+    world.submit(name, gpus, elastic=key, **facts)
+
+
+def test_a_grant_is_confirmed_once_its_places_are_held() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 3))
+    assert confirmed(world, A) == Confirmed(1, 3, (("n", 3),))
+    world.submit("other", pods=2, gpus=1)
+    assert world.running() == {"other-0": "n"}
+    assert "Insufficient nvidia.com/gpu" in world.waiting()["other-1"]
+
+
+def test_workers_take_the_places_that_were_promised() -> None:
+    world = World(n=3)
+    grants(world, grant(A, 3))
+    world.submit("other", gpus=1)
+    worker(world, A, "w0")
+    worker(world, A, "w1")
+    assert world.running() == {"w0": "n", "w1": "n"}
+    worker(world, A, "w2")
+    assert set(world.running()) == {"w0", "w1", "w2"}
+    worker(world, A, "w3")
+    assert set(world.waiting()) == {"other", "w3"}
+    assert len([each for each in world.effects if isinstance(each, do.Confirm)]) == 1
+
+
+def test_not_even_a_more_important_pod_gets_a_promised_place() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2))
+    world.submit("vip", gpus=1, priority=1_000_000)
+    assert "vip" in world.waiting()
+    worker(world, A, "w0")
+    worker(world, A, "w1")
+    assert set(world.running()) == {"w0", "w1"}
+
+
+def test_what_one_job_gives_back_goes_to_the_other_before_anybody_else() -> None:
+    world = World(n=4)
+    for at in range(4):
+        world.see(pod(f"w{at}", 1, node="n", elastic=A))
+    grants(world, grant(A, 4))
+    world.submit("other", pods=3, gpus=1)
+    grants(world, grant(A, 4, generation=2))  # two workers, and two places to be passed on
+    for at in (2, 3):
+        world.finish(f"w{at}")
+    assert confirmed(world, A) == Confirmed(2, 4)  # said while both were there
+    assert world.running() == {}
+    grants(world, grant(B, 2))
+    assert confirmed(world, B).places == 0
+    grants(world, grant(A, 2, generation=3))
+    assert confirmed(world, B) == Confirmed(1, 2, (("n", 2),))
+    worker(world, B, "v0")
+    worker(world, B, "v1")
+    assert set(world.running()) == {"v0", "v1"}
+
+
+def test_a_short_grant_says_how_many_have_a_place_and_why_not_more() -> None:
+    world = World(n=4)
+    world.see(pod("other", 1, node="n"))
+    grants(world, grant(A, 5))
+    said = confirmed(world, A)
+    assert (said.generation, said.places) == (1, 3)
+    assert said.why == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    world.finish("other")
+    assert confirmed(world, A).places == 4
+    world.node("m", 1)
+    assert confirmed(world, A) == Confirmed(1, 5, (("m", 1), ("n", 4)))
+
+
+def test_places_that_went_with_their_node_are_found_elsewhere_or_told() -> None:
+    world = World(n=2, m=2)
+    world.see(pod("other", 1, node="m"))
+    grants(world, grant(A, 2))
+    assert confirmed(world, A).kept == (("n", 2),)
+    world.tell(on.NodeGone("n"))
+    said = confirmed(world, A)
+    assert (said.places, said.kept) == (1, (("m", 1),))
+    assert said.why
+
+
+def test_a_worker_that_is_gone_leaves_its_place_to_the_next() -> None:
+    world = World(n=1)
+    grants(world, grant(A, 1))
+    worker(world, A, "w0")
+    world.submit("other", gpus=1)
+    world.finish("w0")
+    assert world.running() == {}
+    worker(world, A, "w0-again")
+    assert world.running() == {"w0-again": "n"}
+
+
+def test_a_bind_that_fails_keeps_the_place() -> None:
+    world = World(n=1, binds="hold")
+    grants(world, grant(A, 1))
+    worker(world, A, "w0")
+    world.submit("other", gpus=1)
+    world.answer("w0", ok=False)
+    world.wait(5)
+    assert world.running() == {"w0": "n"}
+
+
+def test_a_job_that_is_deleted_frees_its_places() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2))
+    world.submit("other", pods=2, gpus=1)
+    world.tell(on.GrantGone(A))
+    world.wait(2)
+    assert set(world.running()) == {"other-0", "other-1"}
+
+
+def test_jobs_of_other_schedulers_are_left_to_them() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2, scheduler="someone-else"))
+    assert world.effects == []
+    world.submit("other", gpus=2)
+    assert world.running() == {"other": "n"}
+
+
+def test_a_job_that_cannot_be_understood_has_no_place() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2, wrong="ElasticJob default/a: spec.template: it is missing"))
+    assert confirmed(world, A) == Confirmed(
+        1, 0, why="ElasticJob default/a: spec.template: it is missing"
+    )
+
+
+def test_after_a_restart_the_places_are_where_they_were() -> None:
+    world = World(n=2, m=2, k=2)
+    world.submit("first", gpus=1, node_selector=(("kubernetes.io/hostname", "k"),))
+    said = Confirmed(3, 3, (("k", 1), ("m", 2)))
+    grants(world, grant(A, 3, generation=3, confirmed=said))
+    holds = world.engine.cluster.holds.rows.values()
+    assert sorted(map(world.engine.cluster.name, holds)) == ["k", "m", "m"]
+    assert not [each for each in world.effects if isinstance(each, do.Confirm)]
+
+
+def test_whoever_was_told_of_places_has_them_before_a_new_grant() -> None:
+    world = World(n=3)
+    old = grant(A, 3, confirmed=Confirmed(1, 3, (("n", 3),)))
+    new = grant(B, 3, created_s=-5.0)
+    grants(world, new, old)
+    assert confirmed(world, B).places == 0
+    assert len(world.engine.promises.of(A)) == 3
+
+
+def test_what_the_status_says_wrongly_is_said_again() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2))
+    grants(world, grant(A, 2, confirmed=Confirmed(1, 7)))
+    said = [each for each in world.effects if isinstance(each, do.Confirm)]
+    assert [each.confirmed.places for each in said] == [2, 2]
+
+
+def test_a_gang_of_workers_takes_its_promised_places_together() -> None:
+    gang = Gang("default/a", 3)
+    world = World(n=2, m=2)
+    grants(world, grant(A, 4, gang=gang))
+    world.submit("other", gpus=1)
+    worker(world, A, "w0", gang=gang)
+    worker(world, A, "w1", gang=gang)
+    assert world.running() == {}
+    worker(world, A, "w2", gang=gang)
+    assert set(world.running()) == {"w0", "w1", "w2"}
+    worker(world, A, "w3", gang=gang)
+    assert set(world.running()) == {"w0", "w1", "w2", "w3"}
+    assert "other" in world.waiting()
+
+
+def test_devices_with_ids_are_held_one_by_one() -> None:
+    world = World()
+    world.node("n", **cards(80_000, 80_000, 80_000, name="n"))
+    grants(world, grant(A, 2))
+    world.submit("other", gpus=1)
+    worker(world, A, "w0")
+    worker(world, A, "w1")
+    given = [*world.devices["other"], *world.devices["w0"], *world.devices["w1"]]
+    assert sorted(given) == ["GPU-n0", "GPU-n1", "GPU-n2"]
+
+
+def test_a_place_that_no_longer_takes_the_worker_does_not_keep_it_from_another() -> None:
+    world = World(n=1, m=1)
+    grants(world, grant(A, 1))
+    (held,) = [world.engine.cluster.name(row) for row in world.engine.cluster.holds.rows.values()]
+    world.node(held, 1, unschedulable=True)
+    worker(world, A, "w0")
+    assert set(world.running().values()) == {"n", "m"} - {held}
+
+
+def test_a_grant_that_shrinks_gives_up_what_it_has_not_used() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 4))
+    worker(world, A, "w0")
+    world.submit("other", pods=3, gpus=1)
+    grants(world, grant(A, 2, generation=2))
+    assert len([name for name in world.running() if name.startswith("other")]) == 2
+    assert confirmed(world, A).places == 2
+
+
+def test_a_pod_with_another_template_still_counts_as_a_worker() -> None:
+    world = World(n=3)
+    grants(world, grant(A, 3))
+    worker(world, A, "big", gpus=2)  # no single place takes it
+    assert "big" in world.waiting()
+    seen = replace(pod("small", 1, elastic=A), labels={"role": "odd"})
+    world.see(seen)
+    assert world.running() == {"small": "n"}
