@@ -189,6 +189,21 @@ def test_what_the_status_says_wrongly_is_said_again() -> None:
     assert [each.confirmed.places for each in said] == [2, 2]
 
 
+def test_news_from_before_a_grant_do_not_undo_it() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 4, generation=5), grant(A, 2, generation=4))
+    assert len(world.engine.promises.of(A)) == 4
+
+
+def test_what_could_not_be_written_is_said_again() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2))
+    world.tell(on.ConfirmFailed(A))
+    world.tell(on.ConfirmFailed(B))
+    said = [each for each in world.effects if isinstance(each, do.Confirm)]
+    assert said == [do.Confirm(A, Confirmed(1, 2, (("n", 2),)))] * 2
+
+
 def test_a_gang_of_workers_takes_its_promised_places_together() -> None:
     gang = Gang("default/a", 3)
     world = World(n=2, m=2)

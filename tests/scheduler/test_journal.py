@@ -18,6 +18,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.devices import Held
+from bayplan.core.model.grants import Confirmed, Grant
 from bayplan.core.model.groups import PodGroup
 from bayplan.core.model.numa import Topology, Zone
 from bayplan.core.model.partitions import Partition
@@ -127,6 +128,9 @@ def samples() -> dict[str, on.Event]:
         on.TopologyGone("a"),
         on.GroupSeen(PodGroup("scheduling.x-k8s.io", Gang("PodGroup red/g", 3), (("cpu", 1),), 1)),
         on.GroupGone("scheduling.x-k8s.io", "PodGroup red/g"),
+        on.GrantSeen(Grant("ElasticJob red/j", 3, 2, pod, Confirmed(2, 1, (("a", 1),), "why"))),
+        on.GrantGone("ElasticJob red/j"),
+        on.ConfirmFailed("ElasticJob red/j"),
         on.VictimSpared("u", "forbidden"),
         on.EstateSeen(world.ipus(count=4), (Partition("bp-u", ("ag0.1",)),)),
         on.EstateLost("vipu:8090", "time-out"),
@@ -174,6 +178,7 @@ def test_pods_that_share_a_refusal_are_written_once() -> None:
             do.Refuse(other, refusal, nominated=""),
             do.Refuse(one, refusal),
             do.Evict(other, "for the best"),
+            do.Confirm("ElasticJob red/j", Confirmed(2, 1)),
             do.Park(one, "ValueError", "a long story"),
             do.Report("odd"),
         ]
@@ -189,6 +194,7 @@ def test_pods_that_share_a_refusal_are_written_once() -> None:
         Outcome("Refuse", ("uid-b",), nominated="", reasons={"full": 3}),
         Outcome("Refuse", ("uid-a",), reasons={"full": 3}),
         Outcome("Evict", ("uid-b",), text="for the best"),
+        Outcome("Confirm", ("ElasticJob red/j",), text="1 places of grant 2"),
         Outcome("Park", ("uid-a",), text="ValueError"),
         Outcome("Report", text="odd"),
     ]

@@ -107,6 +107,7 @@ def test_binds_before_deletions_before_conditions_before_evictions_before_events
             "condition": 1,
             "eviction": 1,
             "event": 0,
+            "confirmation": 0,
             "put off": 0,
         }
         rig.api.let_go()

@@ -24,6 +24,7 @@ from bayplan.core.engine.profile import Enabled, PluginSet, Profile, ProfileConf
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
+from bayplan.core.model.grants import Confirmed, Grant
 from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.selectors import Requirement, Selector
@@ -108,6 +109,13 @@ def queue_of(engine: Engine) -> Any:
             engine.nominations.doomed,
             engine.nominations.spared,
         ),
+        "promises": (
+            engine.promises.grants,
+            {key: engine.promises.of(key) for key in engine.promises.places},
+            engine.promises.told,
+            engine.promises.count,
+            engine.promises.is_due,
+        ),
         "order": vars(engine.order),
     }
 
@@ -118,6 +126,9 @@ def cluster_of(engine: Engine) -> Any:
     for name in ("taints", "taint_sets"):
         del shown[name]
     return shown
+
+
+JOBS = ("ElasticJob red/a", "ElasticJob red/b")
 
 
 class Histories(Laws):
@@ -180,6 +191,23 @@ class Histories(Laws):
         else:
             self.tell(on.BudgetSeen(Budget(name, "red", SELECTOR, allowed, frozenset("pq"))))
 
+    @rule(key=st.sampled_from(JOBS), places=st.none() | st.integers(0, 4), said=st.integers(0, 4))
+    def see_grant(self, key: str, places: int | None, said: int) -> None:
+        if places is None:
+            self.tell(on.GrantGone(key))
+            return
+        self.made += 1
+        shape = world.pod("", 1, uid=key, elastic=key, cpu=1000 * (places + 1))
+        grant = Grant(key, self.made, places, shape, Confirmed(self.made - said % 2, said))
+        self.tell(on.GrantSeen(grant))
+
+    @rule(key=st.sampled_from(JOBS), at=st.integers(0, 3))
+    def see_worker(self, key: str, at: int) -> None:
+        pod = world.pod(f"{key[-1]}-{at}", 1, elastic=key)
+        if pod.uid not in self.known:
+            self.known[pod.uid] = pod
+            self.tell(on.PodSeen(pod))
+
     @rule()
     def copy(self) -> None:
         profile = Profile(replace(self.config, picker=None))
@@ -240,7 +268,7 @@ TestHistories.settings = settings(
 
 RESTORED = {
     Engine: {"cluster", "waiting", "held", "assumed", "claiming", "unreadable", "order"}
-    | {"max_in_flight", "patience", "offers", "nominations", "keeper"}
+    | {"max_in_flight", "patience", "offers", "nominations", "promises", "keeper"}
     | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"}  # made anew
     | {"preemption", "_deciding", "_facts", "_nodes"},
     Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from bayplan.core.model.grants import GENERAL, HOROVOD, elastic_key
 from bayplan.kube import wire
 from bayplan.kube.client import Resource
 from bayplan.kube.defaults import Classes, default_pod
@@ -24,16 +25,15 @@ from bayplan.kube.terms import Wrong, located
 Json = dict[str, Any]
 T = TypeVar("T")
 
-ELASTIC = "bayplan.dev/elastic"  # on a worker: its job's name, after "kind/" if not ElasticJob's
 JOB_LABEL, ROLE_LABEL = "bayplan.dev/elastic-job", "bayplan.dev/role"
 SCHEDULER = "bayplan.dev/scheduler-name"  # on an ElasticHorovodJob, which has no field for it
 DEFAULT_SCHEDULER = "bayplan"
 
-GENERAL, HOROVOD = "ElasticJob", "ElasticHorovodJob"
 RESOURCES = {
     GENERAL: Resource("bayplan.dev", "v1alpha1", "elasticjobs"),
     HOROVOD: Resource("ai.centauruscloud.io", "v1alpha1", "elastichorovodjobs"),
 }
+ELASTIC = wire.ELASTIC
 MOST = 10_000  # workers of one job
 LONGEST_NAME = {GENERAL: 63, HOROVOD: 63 - len("elastichorovodjob--workers-9999")}
 GPU, SSH_PORT = "nvidia.com/gpu", 12345
@@ -101,7 +101,7 @@ class Job(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
+        return elastic_key(self.kind, self.namespace, self.name)
 
     @property
     def counted(self) -> tuple[str, int]:
@@ -142,6 +142,13 @@ class _HorovodWorkers(wire.Wire):
 class _HorovodSpec(wire.Wire):
     launcher_spec: _HorovodLauncher | None = None
     workers_spec: _HorovodWorkers | None = None
+
+
+def path_of(key: str, sub: str = "") -> str:
+    """Where the job with the key is."""
+    kind, _, place = key.partition(" ")
+    namespace, _, name = place.partition("/")
+    return RESOURCES[kind].path(namespace, name, sub)
 
 
 def read_job(kind: str, manifest: Json, classes: Classes | None = None) -> Job:

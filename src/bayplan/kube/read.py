@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from bayplan.core.model import groups
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.dialects import NEURON_MAPS
+from bayplan.core.model.grants import job_named
 from bayplan.core.model.holdings import bound_holding
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Image, Node
@@ -26,7 +27,6 @@ from bayplan.core.model.selectors import Taint
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import groupwire, wire
-from bayplan.core.model.grants import job_named
 from bayplan.kube.gangs import (
     Words,
     checkpoint_of,

@@ -241,6 +241,7 @@ class NamedSink(_Sink[T | Unread]):
         self.kind = kind
         self.known: dict[str, T] = {}
         self._unreadable: dict[str, str] = {}  # by name: why, so that it is told once
+        self._touched: set[str] | None = None  # names that the watch told of during a read
         self.on_unread: Callable[[Unread], None] = lambda item: None
 
     def watched(self) -> Watched[T | Unread]:
@@ -259,7 +260,26 @@ class NamedSink(_Sink[T | Unread]):
         for item in items:
             self.put(item)
 
+    def begin_read(self) -> None:
+        """A read beside the watch begins: what the watch tells from here on may be newer."""
+        self._touched = set()
+
+    def give_up_read(self) -> None:
+        self._touched = None
+
+    def end_read(self, items: list[T | Unread]) -> None:
+        """Takes a read in, but for what the watch told of meanwhile."""
+        touched, self._touched = self._touched or set(), None
+        here = {self._name(item) for item in items}
+        for name in [name for name in self.known if name not in here | touched]:
+            self._gone(name)
+        for item in items:
+            if self._name(item) not in touched:
+                self.put(item)
+
     def put(self, item: T | Unread) -> None:
+        if self._touched is not None:
+            self._touched.add(self._name(item))
         if isinstance(item, Unread):
             name = self._name(item)
             if self._unreadable.get(name) != item.why:
@@ -287,6 +307,8 @@ class NamedSink(_Sink[T | Unread]):
         self._gone(self._name(item))
 
     def _gone(self, name: str) -> None:
+        if self._touched is not None:
+            self._touched.add(name)
         self._unreadable.pop(name, None)
         self._forget(name)
 

@@ -126,6 +126,8 @@ class GroupKeeper:
         pace, now = self._paces.get(key), self._clock.time()
         if pace is not None and now < pace.again:
             return None
+        if seen.is_custom and not all(members.is_synced for members in self._members):
+            return None  # who they are is not known yet
         status = self._status(seen, why)
         before = {field: seen.status.get(field) for field in status}
         if groupstatus.without_words(status) == groupstatus.without_words(before):

@@ -111,6 +111,7 @@ class MemberSink:
         self.label, self._ours, self._changed = label, frozenset(ours), changed
         self.by_group: dict[Place, dict[str, Member]] = {}  # then by uid
         self._places: dict[str, Place] = {}  # by uid
+        self.is_synced = False
 
     def watched(self) -> Watched[tuple[Place, Member]]:
         return Watched(PODS.path(), self.decode, label_selector=self.label)
@@ -158,7 +159,7 @@ class MemberSink:
         self._gone(item[1].uid)
 
     def synced(self) -> None:
-        """Nobody waits for it."""
+        self.is_synced = True
 
     def bad(self, line: bytes, error: Exception) -> None:
         """The engine's watch has told of it."""

@@ -225,6 +225,9 @@ def outcomes(effects: Iterable[do.Effect]) -> list[Outcome]:
                 found.append(Outcome("Preempt", (pod.uid,), node, victims=gone))
             case do.Park(pod, error):
                 found.append(Outcome("Park", (pod.uid,), text=error))
+            case do.Confirm(job, said):
+                words = f"{said.places} places of grant {said.generation}"
+                found.append(Outcome("Confirm", (job,), text=words))
             case _:
                 found.append(_other(effect))
     end()

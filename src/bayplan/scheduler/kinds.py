@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Raw, Struct
 
 from bayplan.core.model import events as on
+from bayplan.core.model.grants import KINDS, Grant
 from bayplan.core.model.groups import SOURCES, PodGroup, Source
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.numa import Topology
@@ -22,6 +23,8 @@ from bayplan.kube.client import (
     TOPOLOGIES,
     VOLUMES,
 )
+from bayplan.kube.elastic import RESOURCES
+from bayplan.kube.grants import grant_of
 from bayplan.kube.read import Reader
 
 STORAGE_CLASS = "storageclass"
@@ -84,6 +87,20 @@ def group_kind(reader: Reader, source: Source) -> Kind[PodGroup]:
     )
 
 
+def grant_kind(reader: Reader, kind: str) -> Kind[Grant]:
+    """Elastic jobs, of which the engine knows what they were granted."""
+    return Kind(
+        what=kind.lower(),
+        path=RESOURCES[kind].path(),
+        read=partial(grant_of, kind, reader=reader),
+        name=lambda grant: grant.key.rpartition(" ")[2],
+        seen=on.GrantSeen,
+        gone=lambda grant: on.GrantGone(grant.key),
+        optional=True,
+        rare=True,
+    )
+
+
 def kinds(reader: Reader) -> list[Kind[Any]]:
     """Everything but pods that the engine hears of."""
     return [
@@ -136,6 +153,7 @@ def kinds(reader: Reader) -> list[Kind[Any]]:
         ),
         topology_kind(reader),
         *(group_kind(reader, source) for source in SOURCES),
+        *(grant_kind(reader, kind) for kind in KINDS),
     ]
 
 

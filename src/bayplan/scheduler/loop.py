@@ -83,7 +83,7 @@ class Loop:
         self.watches, self.writer = parts.watches, parts.writer
         self._fence, self._clock, self.recorders = parts.fence, parts.clock, parts.recorders
         self.leads = leads
-        self._must_read = False  # the pods, once, before the first decision as a new leader
+        self._must_read = False  # pods and promises, once, before we decide as a new leader
         self._turns = 0  # how often we were told to lead
         self._stopping = False
         self.ticked_at = self._clock.time()
@@ -117,7 +117,7 @@ class Loop:
             began = self._clock.time()
             self.hear()
             if self._must_read:
-                await self._read_pods()
+                await self._read_now()
                 continue
             busy = self._decide() if self.leads and self._fence.is_open else False
             for recorder in self.recorders:
@@ -148,13 +148,13 @@ class Loop:
         cluster = self.engine.cluster
         log.info("ready: %d nodes, %d pods", cluster.node_count, len(self.watches.pods.known))
 
-    async def _read_pods(self) -> None:
-        """A new leader reads the pods once, as they are now: no watch may be behind the last
-        bind of the leader before. The watches go on meanwhile; what they bring late is older, and
-        an update from before a bind does not undo it. A read that began under an earlier lease does
+    async def _read_now(self) -> None:
+        """A new leader reads pods and promises once, as they are now: no watch may be behind the
+        last bind or word of the leader before. The watches go on meanwhile; what they bring late is
+        older, and does not undo a bind, nor a grant. A read that began under an earlier lease does
         not count: another may have led and bound since."""
         turn = self._turns
-        reading = asyncio.create_task(self.watches.read_pods())
+        reading = asyncio.create_task(self.watches.read_now())
         while not reading.done() and not self._stopping:
             self.ticked_at = self._clock.time()
             await asyncio.wait([reading], timeout=LONGEST_WAIT_S)
@@ -164,7 +164,7 @@ class Loop:
         try:
             await reading
         except (ApiError, TransportError) as error:
-            log.warning("the pods could not be read before leading: %s", error)
+            log.warning("pods and promises could not be read before leading: %s", error)
             await self._clock.sleep(LONGEST_WAIT_S)
             return
         while self.inbox:

@@ -27,7 +27,7 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.distrust import Distrust
 from bayplan.core.state.waiting import Group, Rests, Waiter
 from bayplan.scheduler import estates as of_estates
-from bayplan.scheduler import promised as of_promises
+from bayplan.scheduler import keeping
 from bayplan.scheduler.packing import pack, unpack
 
 PART = 500  # values in one part, so that a line of the journal stays below a few MB
@@ -81,15 +81,6 @@ class Expectation(Struct):
     node: str
     pod: Pod
     until: float
-
-
-class Kept(Struct, omit_defaults=True):
-    """A place that is kept for a pod; without a pod: it was, until its node went."""
-
-    uid: str
-    owner: str
-    node: str = ""
-    pod: Pod | None = None  # with the devices that are kept
 
 
 class Doubt(Struct):
@@ -146,10 +137,10 @@ class State(Struct, omit_defaults=True, tag="state"):
     counted: list[tuple[str, list[str]]] = []  # node, uids that are in what its zones say
     held: list[Hold] = []
     expected: list[Expectation] = []
-    kept: list[Kept] = []
+    kept: list[keeping.Kept] = []
     estates: list[of_estates.Told] = []
     partitions: of_estates.Unsettled | None = None
-    promised: of_promises.Promised | None = None
+    promised: keeping.Promised | None = None
     doomed: list[tuple[str, list[str]]] = []  # uid of a victim, whom it goes for
     # An owner of places; whose end they wait for, and whether they were lent to that one.
     awaited: list[tuple[str, dict[str, bool]]] = []
@@ -196,11 +187,12 @@ def take(engine: Engine) -> Iterator[State]:
     yield from _parts("counted", ((node, sorted(uids)) for node, uids in counted))
     yield from _parts("held", (Hold(pod, why) for pod, why in engine.held.values()))
     yield from _parts("expected", _expected(engine))
-    yield from _parts("kept", _kept(engine))
+    yield from _parts("kept", keeping.kept(engine))
     yield from _parts("estates", of_estates.told(engine))
     if cluster.estates.lines:
         yield State(partitions=of_estates.Unsettled.of(engine.keeper))
-    yield State(promised=of_promises.taken(engine))
+    if engine.promises.is_kept or engine.promises.count:
+        yield State(promised=keeping.Promised.of(engine))
     doomed = engine.nominations.doomed.items()
     yield from _parts("doomed", ((uid, list(owners)) for uid, owners in doomed))
     yield from _parts("awaited", engine.nominations.awaited.items())
@@ -241,16 +233,6 @@ def _expected(engine: Engine) -> Iterator[Expectation]:
         row = holds.rows.get(uid)
         if row is not None:
             yield Expectation(cluster.name(row), holds.pods[row][uid], until)
-
-
-def _kept(engine: Engine) -> Iterator[Kept]:
-    cluster, holds = engine.cluster, engine.cluster.holds
-    for uid, owner in engine.nominations.owners.items():
-        row = holds.rows.get(uid)
-        if row is None:
-            yield Kept(uid, owner)
-        else:
-            yield Kept(uid, owner, cluster.name(row), holds.pods[row][uid])
 
 
 def _parts(name: str, values: Iterable[Any]) -> Iterator[State]:
@@ -343,7 +325,7 @@ def restore(state: State, profiles: Sequence[Profile]) -> Engine:
     for hold in state.held:
         engine.held[hold.pod.uid] = (hold.pod, hold.why)
     _restore_queue(engine, state)
-    _restore_nominations(engine, state)
+    keeping.restore_nominations(engine, state)
     for name, value in (frame.order or {}).items():
         setattr(engine.order, name, unpack(value))
     terms = engine.cluster.terms
@@ -398,7 +380,7 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         engine.assume(_waiter(wait))
     for wait in state.waiting:
         keep(wait.pod)
-    of_promises.restore(engine, state.promised)
+    keeping.restore_promises(engine, state.promised)
     return engine, frame
 
 
@@ -435,19 +417,6 @@ def _restore_queue(engine: Engine, state: State) -> None:
         queue._by_kind[kind][groups[i].key] = None
     queue.asleep = sum(group.refusal is not None for group in groups)
     queue._ticket = state.frame.ticket
-
-
-def _restore_nominations(engine: Engine, state: State) -> None:
-    cluster, nominations = engine.cluster, engine.nominations
-    for kept in state.kept:
-        nominations.owners[kept.uid] = kept.owner
-        if kept.pod is not None:
-            cluster.holds.hold(kept.pod, cluster.rows[kept.node])
-    for uid, owners in state.doomed:
-        nominations.doomed[uid] = dict.fromkeys(owners)
-    for owner, uids in state.awaited:
-        nominations.awaited[owner] = dict(uids)
-    nominations.spared |= dict(state.spared)
 
 
 def _group(saved: WaitGroup) -> Group:

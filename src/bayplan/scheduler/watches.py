@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bayplan.core.model import events as on
+from bayplan.core.model.grants import KINDS
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
 from bayplan.kube.read import Reader
@@ -69,16 +70,24 @@ class Watches:
             for reflector in self.reflectors.values():
                 group.create_task(reflector.run())
 
-    async def read_pods(self) -> None:
-        """The pods as they are now, whatever the watch has brought so far."""
+    async def read_now(self) -> None:
+        """The pods, and what elastic jobs were promised, as they are now, whatever the watches have
+        brought so far."""
+        await self._read(self.pods)
+        for kind in KINDS:
+            sink = self.named.get(kind.lower())
+            if sink is not None and sink.is_synced:
+                await self._read(sink)
+
+    async def _read(self, sink: PodSink | NamedSink[Any]) -> None:
         found: Collected[Any] = Collected()
-        self.pods.begin_read()
+        sink.begin_read()
         try:
-            await Reflector(self._client, self.pods.watched(), found).read()
+            await Reflector(self._client, sink.watched(), found).read()
         except BaseException:
-            self.pods.give_up_read()
+            sink.give_up_read()
             raise
-        self.pods.end_read(found.items)
+        sink.end_read(found.items)
 
     @property
     def synced(self) -> bool:

@@ -46,7 +46,6 @@ class Promises:
         return bool(self.grants or self.places)
 
     def hear(self, event: on.GrantSeen | on.GrantGone | on.ConfirmFailed) -> None:
-        self.is_due = True
         match event:
             case on.GrantSeen(grant):
                 self._see(grant)
@@ -54,11 +53,15 @@ class Promises:
                 self._forget(key)
             case on.ConfirmFailed(key) if key in self.told:
                 self.told[key] = self.grants[key].confirmed
+        self.is_due = self.is_kept
 
     def _see(self, grant: Grant) -> None:
         if grant.pod.scheduler not in self._verdicts:
             self._forget(grant.key)
             return
+        known = self.grants.get(grant.key)
+        if known is not None and known.uid == grant.uid and grant.generation < known.generation:
+            return  # a watch that is behind what was read
         self.grants[grant.key] = grant
         if grant.key in self.told:  # somebody else may have written, or it is from before
             self.told[grant.key] = grant.confirmed

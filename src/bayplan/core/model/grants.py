@@ -25,6 +25,7 @@ class Grant(Struct, frozen=True):
     pod: Pod  # what each worker is like; nobody's own
     confirmed: Confirmed = Confirmed()  # as the object says now
     wrong: str = ""  # why it cannot be understood; then there is no place for it
+    uid: str = ""  # of the job
 
 
 GENERAL, HOROVOD = "ElasticJob", "ElasticHorovodJob"
