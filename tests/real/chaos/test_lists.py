@@ -32,7 +32,12 @@ BUSY = Answer(429, {"Retry-After": "1"}, b"")
 EXPIRED = Answer(410, body=json.dumps(GONE).encode())
 
 
-NOT_THERE = ("/podgroups", "/noderesourcetopologies")  # asked for now and then nonetheless
+NOT_THERE = (
+    "/podgroups",
+    "/noderesourcetopologies",
+    "/elasticjobs",
+    "/elastichorovodjobs",
+)  # asked for now and then nonetheless
 
 
 def a_list(asked: Asked) -> bool:

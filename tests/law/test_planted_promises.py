@@ -1,0 +1,66 @@
+"""Bugs planted in what elastic jobs are promised: the law machine of that must notice each."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.law import test_planted_bugs
+from tests.oracle.planted_bugs import Bug
+
+PROMISES = "core/engine/promises.py"
+BUGS = (
+    Bug(
+        "taken-by-the-important",
+        PROMISES,
+        "held = replace(placing.holding(each), priority=FIRST)",
+        "held = placing.holding(each)",
+        "nobody is important enough for a promised place",
+    ),
+    Bug(
+        "nobody-left",
+        PROMISES,
+        "return max(places - there, 0)",
+        "return places",
+        "who is there needs no place that is kept",
+    ),
+    Bug(
+        "never-given-back",
+        PROMISES,
+        "        for uid in here[wanted:]:\n            self._release(uid)\n",
+        "",
+        "what is too much is given back",
+    ),
+    Bug(
+        "only-once",
+        "core/engine/engine.py",
+        "self.promises.is_due |= self.promises.is_kept and not isinstance(event, on.Tick)",
+        "",
+        "what happens may cost a place, or bring one",
+    ),
+    Bug(
+        "homeless",
+        "core/engine/deciding.py",
+        "found = self._take_promised(waiter, now) if waiter.pod.elastic else None",
+        "found = None",
+        "a worker takes the place that it was promised",
+    ),
+    Bug(
+        "gang-without-homes",
+        "core/engine/gang_deciding.py",
+        "return homes | self._promises.homes(others)",
+        "return homes",
+        "the places that a gang's members were promised are not in their way",
+    ),
+    Bug(
+        "kept-twice",
+        PROMISES,
+        "        there = len(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
+        "        there = len(self._cluster.census.elastic.get(key, ()))",
+        "a worker that others go for has a place of its own",
+    ),
+)
+
+
+@pytest.mark.parametrize("bug", test_planted_bugs.short(BUGS), ids=lambda bug: bug.name)
+def test_the_law_machine_notices(bug: Bug, tmp_path: Path) -> None:
+    test_planted_bugs.test_the_law_machine_notices(bug, "test_promise_laws.py", tmp_path)
