@@ -54,8 +54,8 @@ BUGS = (
     Bug(
         "kept-twice",
         PROMISES,
-        "        there = len(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
-        "        there = len(self._cluster.census.elastic.get(key, ()))",
+        "(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
+        "(self._cluster.census.elastic.get(key, ()))",
         "a worker that others go for has a place of its own",
     ),
 )

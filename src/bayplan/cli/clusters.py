@@ -6,6 +6,7 @@ is asked about is the end. Nothing here prints.
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bayplan.core.model.events import (
     BudgetSeen,
     ClaimSeen,
     DeviceClassSeen,
+    GrantSeen,
     GroupSeen,
     NamespaceSeen,
     NodeSeen,
@@ -27,14 +29,17 @@ from bayplan.core.model.events import (
     PodUnreadable,
     StorageClassesHidden,
     StorageClassSeen,
+    Tick,
     TopologySeen,
     VolumeSeen,
 )
+from bayplan.core.model.grants import GENERAL, HOROVOD
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.numa import Topology
 from bayplan.core.model.pods import Pod
 from bayplan.kube import wire
 from bayplan.kube.defaults import Classes, classes_of, default_pod
+from bayplan.kube.grants import grant_of
 from bayplan.kube.manifests import Dump, load_dump, load_objects, pod_of
 from bayplan.kube.read import Reader, Source, Unreadable
 
@@ -99,11 +104,16 @@ class Loaded:
             except Unreadable as error:
                 self._close(path, error, source, f"{path}#{i}")
         self._topologies += ((path, source) for source in dump.topologies)
+        for kind, jobs in ((GENERAL, dump.elastic_jobs), (HOROVOD, dump.horovod_jobs)):
+            for source in jobs:
+                self._add(path, source, partial(self._add_job, kind))
 
     def finish(self) -> None:
-        """What is published of zones, after the pods of all files, whom it has counted."""
+        """What is published of zones, after the pods of all files, whom it has counted; and places
+        that elastic jobs were promised, beside them."""
         for path, source in self._topologies:
             self._add(path, source, self._add_topology)
+        self.engine.handle(Tick(), 0.0)
 
     def pod(self, manifest: dict[str, Any]) -> Pod:
         """The pod of a manifest, as the API server would have stored it."""
@@ -155,6 +165,9 @@ class Loaded:
         group = self._reader.any_pod_group(source)
         if group is not None:
             self.engine.handle(GroupSeen(group), 0.0)
+
+    def _add_job(self, kind: str, source: Source) -> None:
+        self.engine.handle(GrantSeen(grant_of(kind, source, self._reader)), 0.0)
 
     def _add_node(self, source: Source) -> None:
         node = self._reader.node(source)

@@ -5,31 +5,31 @@ what only the server knows of it (a priority class, a runtime class's overhead) 
 that cannot be understood says why in `wrong`, and has no places.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
 from bayplan.core.model.grants import Confirmed, Grant
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.kube.defaults import default_pod
 from bayplan.kube.elastic import DEFAULT_SCHEDULER, MOST, Job, read_job
-from bayplan.kube.read import Reader, Unreadable
+from bayplan.kube.read import Reader, Source, Unreadable
 
 MOST_NODES = 5_000  # that the status may name
 OWN = ("priorityClassName", "priority", "runtimeClassName")  # known to the API server only
 
 
-def grant_of(kind: str, raw: Raw, reader: Reader) -> Grant:
+def grant_of(kind: str, source: Source, reader: Reader) -> Grant:
     """The grant of a job of the kind."""
     try:
-        manifest = msgspec.json.decode(raw)
+        manifest = source if isinstance(source, Mapping) else msgspec.json.decode(source)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Unreadable(kind, "", str(error)) from None
-    if not isinstance(manifest, dict):
+    if not isinstance(manifest, Mapping):
         raise Unreadable(kind, "", "it is no object")
-    job = read_job(kind, manifest)
+    job = read_job(kind, dict(manifest))
     grant = Grant(
         job.key,
         job.grant.generation,
@@ -56,8 +56,8 @@ def _worker(job: Job, reader: Reader) -> Pod:
 
 def _unknown(job: Job) -> Pod:
     """In place of a worker that nobody can say anything of."""
-    spec = job.template.get("spec") or {}
-    scheduler = spec.get("schedulerName") or DEFAULT_SCHEDULER
+    named = (job.template.get("spec") or {}).get("schedulerName")
+    scheduler = named if isinstance(named, str) else DEFAULT_SCHEDULER
     return Pod(job.key, job.namespace, job.name, {}, RowKey(), scheduler=scheduler)
 
 

@@ -11,6 +11,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from bayplan.core.model.grants import GENERAL, HOROVOD
 from bayplan.kube.read import Source, Unreadable
 
 Json = dict[str, Any]
@@ -43,6 +44,8 @@ class Dump(Struct):
     budgets: list[Source] = []
     topologies: list[Source] = []
     pod_groups: list[Source] = []  # of whichever group of the API
+    elastic_jobs: list[Source] = []
+    horovod_jobs: list[Source] = []
 
 
 class _Head(Struct):
@@ -89,6 +92,8 @@ def load_dump(texts: Iterable[str | bytes]) -> Dump:
         "PodDisruptionBudget": dump.budgets,
         "NodeResourceTopology": dump.topologies,
         "PodGroup": dump.pod_groups,
+        GENERAL: dump.elastic_jobs,
+        HOROVOD: dump.horovod_jobs,
     }
     for text in texts:
         for source, kind in _sources(_bytes(text)):
