@@ -223,8 +223,8 @@ class ControlPlane:
     def start_controller_manager(self, controllers: Sequence[str] = CONTROLLERS) -> Process:
         """A kube-controller-manager for this cluster, with these controllers and no others.
 
-        It may have to be built, which takes minutes: only those who ask for it wait. Owners of kinds
-        that are defined later are known to its garbage collector half a minute later.
+        It may have to be built, which takes minutes: only those who ask for it wait. Kinds that are
+        defined later are known to its garbage collector half a minute later.
         """
         name = f"kube-controller-manager-{len(self._clients)}"
         command = [
