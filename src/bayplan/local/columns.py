@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from bayplan.local.other_columns import NONE, OTHERS, Cells, Columns, age, plain
 from bayplan.local.metadata import seconds
+from bayplan.local.other_columns import NONE, OTHERS, Cells, Columns, age, plain
 from bayplan.local.scale import text
 from bayplan.local.since import duration, since
 from bayplan.local.store import Json

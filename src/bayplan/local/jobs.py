@@ -204,7 +204,8 @@ class _Step:
                 self._create()
 
     def _wanted(self) -> int:
-        succeeded, parallel = self._status.get("succeeded", 0), int(self._spec["parallelism"])
+        succeeded = int(self._status.get("succeeded", 0))
+        parallel = int(self._spec["parallelism"])
         if self._spec.get("completions") is None:
             return len(self._active) if succeeded else parallel
         return max(min(int(self._spec["completions"]) - succeeded, parallel), 0)

@@ -61,6 +61,7 @@ class Kubelets:
         self._nodes: dict[str, SeenNode] = {}
         self._pods: dict[str, dict[str, Seen]] = {}  # by node and uid
         self._running: set[str] = set()  # uids whose start was written
+        self._restarts: Counter[str] = Counter()  # of containers, by their pod's uid
         self._jobs: deque[tuple[str, Seen]] = deque()  # what to do, and to which pod
         self._due: list[tuple[float, int, str, Seen]] = []  # a heap of the same, for later
         self._numbers = itertools.count()
@@ -223,6 +224,7 @@ class Kubelets:
     def lose_pod(self, pod: Seen) -> None:
         self._pods.get(pod.node, {}).pop(pod.uid, None)
         self._running.discard(pod.uid)
+        self._restarts.pop(pod.uid, None)
 
     def _do(self, what: str, pod: Seen) -> None:
         self._jobs.append((what, pod))
@@ -325,8 +327,8 @@ class Kubelets:
         known = self._pods.get(pod.node, {}).get(pod.uid)
         now, code = timestamp(self._clock.wall()), _exit_code(pod)
         if code and pod.spec.get("restartPolicy") != "Never":
-            pod.failures += 1
-            await self._patch(pod, restarted(pod, now, pod.failures))
+            self._restarts[pod.uid] += 1
+            await self._patch(pod, restarted(pod, now, self._restarts[pod.uid]))
             self._later(max(_run_seconds(pod) or 0.0, LEAST_RUN_S), "end", pod)
             return
         status = ended(known or pod, now, code)

@@ -313,6 +313,10 @@ class Objects:
         if value == old.value:  # on its way already
             if was.get("deletionTimestamp") and not self._may_go(kind, value):
                 return old
+        elif was.get("finalizers") and self._may_go(kind, value):
+            if not options.dry_run:
+                self._store.remove(kind.store, key, old.copy())  # with its last finalizer
+            return Stored(value, encode(value), self._store.revision)
         elif not options.dry_run:
             value = self._store.put(kind.store, key, value).copy()
         if options.dry_run or not self._may_go(kind, value):

@@ -448,7 +448,7 @@ _SHAPES: dict[str, Any] = {
 def check(kind: Kind, value: Json) -> None:
     """A `Problem` when a field has the wrong type."""
     shape = _SHAPES.get(kind.built_in, _Whole)
-    _check(kind.kind, kind.api_version, value, shape)
+    _check(kind.kind, kind.version, value, shape)
 
 
 def check_action(kind: str, value: Json) -> None:

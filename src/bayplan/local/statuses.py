@@ -15,7 +15,6 @@ class Seen(Struct, rename="camel"):
     metadata: Json
     spec: Json
     status: Json = {}
-    failures: int = 0  # of its containers, as far as their kubelet started them again
 
     @property
     def uid(self) -> str:

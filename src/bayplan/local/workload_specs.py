@@ -147,7 +147,7 @@ def check_job(spec: Json) -> list[Cause]:
     if mode == "Indexed":
         raise problems.unsupported("the embedded API has no indexed Jobs")
     if mode != "NonIndexed":
-        causes.append(not_one_of("spec.completionMode", mode, "Indexed", "NonIndexed"))
+        causes.append(not_one_of("spec.completionMode", mode, "NonIndexed", "Indexed"))
     if replaced == "Failed":
         raise problems.unsupported("the embedded API replaces pods of a Job as soon as they end")
     if replaced != "TerminatingOrFailed":
