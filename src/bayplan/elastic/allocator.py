@@ -119,9 +119,10 @@ def best(jobs: Sequence[Job], free_devices: int, threshold: float = 0.05) -> Siz
     _check(jobs)
     ranked = sorted(jobs, key=lambda job: (-job.priority, job.arrival, job.key))
     floors = _floors(ranked, free_devices)
+    terms = _Terms(free_devices, max(threshold, LEAST_GAIN))
     sizes = _settled(ranked, floors, free_devices)
     while True:
-        changed = _improved(ranked, floors, sizes, _Terms(free_devices, max(threshold, LEAST_GAIN)))
+        changed = _improved(ranked, floors, sizes, terms)
         if changed == sizes:
             return sizes
         sizes = changed
@@ -129,7 +130,7 @@ def best(jobs: Sequence[Job], free_devices: int, threshold: float = 0.05) -> Siz
 
 class _Terms(Struct, frozen=True):
     devices: int
-    threshold: float
+    threshold: float = 0.0  # relative: a change that brings less is none
 
 
 def _check(jobs: Sequence[Job]) -> None:
@@ -162,19 +163,19 @@ def _settled(ranked: Sequence[Job], floors: Sizes, devices: int) -> Sizes:
     kept = {job.key: max(floors[job.key], min(job.has, _ceiling(job, floors))) for job in ranked}
     sizes = kept
     if devices_of(ranked, kept) > devices:
-        sizes = _most(ranked, floors, kept, devices)
+        sizes = _most(ranked, floors, kept, _Terms(devices))
     touched = {job.key for job in ranked if sizes[job.key] != job.has}
     low = {key: floors[key] if key in touched else size for key, size in sizes.items()}
     high = {
         job.key: _ceiling(job, floors) if job.key in touched else sizes[job.key] for job in ranked
     }
-    return _most(ranked, low, high, devices) if touched else sizes
+    return _most(ranked, low, high, _Terms(devices)) if touched else sizes
 
 
 def _improved(ranked: Sequence[Job], floors: Sizes, sizes: Sizes, terms: _Terms) -> Sizes:
-    """The best sizes of all, if they are worth it; else growth into what is free, where that is."""
+    """The best sizes of all, if they are worth it; else growth into what is free, where it is."""
     high = {job.key: _ceiling(job, floors) for job in ranked}
-    top = _most(ranked, floors, high, terms.devices)
+    top = _most(ranked, floors, high, _Terms(terms.devices))
     rule = faithful(ranked, terms.devices)  # only after a loss that `fill` allows itself can it win
     if all(floors[k] <= rule[k] <= high[k] for k in rule) and throughput(ranked, rule) > throughput(
         ranked, top
@@ -182,7 +183,7 @@ def _improved(ranked: Sequence[Job], floors: Sizes, sizes: Sizes, terms: _Terms)
         top = rule
     if _worth(ranked, sizes, top, terms.threshold):
         return top
-    return _grown(ranked, sizes, high, terms)
+    return _most(ranked, sizes, high, terms)
 
 
 def _worth(jobs: Sequence[Job], now: Sizes, then: Sizes, threshold: float) -> bool:
@@ -191,36 +192,25 @@ def _worth(jobs: Sequence[Job], now: Sizes, then: Sizes, threshold: float) -> bo
     return throughput(changed, then) > throughput(changed, now) * (1 + threshold)
 
 
-def _grown(ranked: Sequence[Job], sizes: Sizes, high: Sizes, terms: _Terms) -> Sizes:
-    """Free devices to the jobs to which they are worth it; nobody shrinks."""
-    high = dict(high)
-    while True:
-        grown = _most(ranked, sizes, high, terms.devices)
-        not_worth = [
-            job.key
-            for job in ranked
-            if grown[job.key] != sizes[job.key] and not _worth([job], sizes, grown, terms.threshold)
-        ]
-        if not not_worth:
-            return grown
-        high |= {key: sizes[key] for key in not_worth}
+def _most(ranked: Sequence[Job], low: Sizes, high: Sizes, terms: _Terms) -> Sizes:
+    """The sizes from low to high with the largest throughput; ties go to the earlier in rank.
 
-
-def _most(ranked: Sequence[Job], low: Sizes, high: Sizes, devices: int) -> Sizes:
-    """The sizes from low to high with the largest throughput; ties go to the earlier in rank."""
+    A job leaves its low for a size that is worth the threshold to itself, or stays there.
+    """
     sizes = dict(low)
-    left = devices - devices_of(ranked, low)
-    ladders, places, climbers = [], [], []
+    left = terms.devices - devices_of(ranked, low)
+    climbers, ladders, rungs = [], [], []
     for job in ranked:
         least = low[job.key]
         most = min(high[job.key], least + max(left, 0) // job.per_worker)
-        if most > least:
-            workers = np.arange(least, most + 1)
-            values = np.array([job.curve.at(n) for n in range(least, most + 1)])
-            rungs, kept = ladder(workers * job.per_worker, values)
-            ladders.append(rungs)
-            places.append(kept)
-            climbers.append(job)
-    for job, kept, choice in zip(climbers, places, fill(ladders, left), strict=True):
-        sizes[job.key] = low[job.key] + int(kept[choice])
+        if most <= least:
+            continue
+        values = job.curve.over(least, most)
+        values[values <= values[0] * (1 + terms.threshold)] = values[0]
+        steps, kept = ladder(np.arange(least, most + 1) * job.per_worker, values)
+        climbers.append(job)
+        ladders.append(steps)
+        rungs.append(kept)
+    for job, kept, choice in zip(climbers, rungs, fill(ladders, left), strict=True):
+        sizes[job.key] += int(kept[choice])
     return sizes

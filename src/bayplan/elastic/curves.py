@@ -6,11 +6,14 @@ that names the field.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 ANNOTATION = "bayplan.dev/throughput"
 PARALLEL = (
@@ -42,35 +45,25 @@ class Curve(Struct, frozen=True):
 
     def at(self, workers: int) -> float:
         """Throughput of so many workers, in units."""
-        return self._items(workers) / self.unit
+        return float(self.over(workers, workers)[0])
 
-    def _items(self, workers: int) -> float:
-        if workers <= 0:
-            return 0.0
-        after = bisect_right(self.points, workers, key=lambda point: point[0])
-        if after == 0:
-            first, items = self.points[0]
-            return items * self._shape(workers) / self._shape(first)
-        size, items = self.points[after - 1]
-        if size == workers:
-            return items
-        if after == len(self.points):
-            if self.parallel is None:
-                return items
-            return items * self._shape(workers) / self._shape(size)
-        next_size, next_items = self.points[after]
-        rise = self._shape(next_size) - self._shape(size)
-        if rise <= 0:  # nothing of the job is parallel, and yet it was faster
-            return items
-        return items + (next_items - items) * (self._shape(workers) - self._shape(size)) / rise
+    def over(self, least: int, most: int) -> Floats:
+        """Throughput of every number of workers from least to most, in units."""
+        steps = self._shape(np.arange(least, most + 1))
+        known = self._shape(np.array([0, *(size for size, _ in self.points)]))
+        items = np.array([0.0, *(items for _, items in self.points)])
+        values: Floats = np.interp(steps, known, items)
+        if self.parallel is not None:
+            values = np.where(steps > known[-1], items[-1] * steps / known[-1], values)
+        values /= self.unit
+        return values
 
-    def _shape(self, workers: int) -> float:
-        return float(workers) if self.parallel is None else speed_up(workers, self.parallel)
-
-
-def speed_up(workers: int, parallel: float) -> float:
-    """Amdahl's law: how many times as fast as one worker."""
-    return 1 / (1 - parallel + parallel / workers)
+    def _shape(self, workers: NDArray[np.int64]) -> Floats:
+        """What the curve is straight over: the workers themselves, or Amdahl's speed-up of them."""
+        if self.parallel is None:
+            return workers.astype(np.float64)
+        speed_up: Floats = workers / (workers * (1 - self.parallel) + self.parallel)
+        return speed_up
 
 
 def given(points: Mapping[str, float] | Mapping[int, float], field: str = "curve") -> Curve:
@@ -114,7 +107,7 @@ def measured(samples: Iterable[tuple[int, float]], parallel: float = PARALLEL) -
 
 
 def fitted(points: Iterable[tuple[int, float]]) -> float:
-    """The parallel part that fits best: an item takes a + b / workers, and the part is b / (a + b)."""
+    """The parallel part that fits best: an item takes a + b / workers, the part is b / (a + b)."""
     known = [(1 / size, 1 / items) for size, items in points if items]
     if len(known) < 2:
         return PARALLEL

@@ -104,7 +104,7 @@ def _flat(ladders: Sequence[Ladder]) -> _Flat:
 
 
 def _reduced(ladders: Sequence[Ladder], room: int) -> list[int]:
-    """Exactly over the sizes that may matter; if need be with a loss, the last of LOSSES at most."""
+    """Exactly over the sizes that may matter; if need be with a loss, one of LOSSES."""
     flat = _flat(ladders)
     price, places = _priced(flat, room)
     places = _topped_up(flat, places, room)
