@@ -21,7 +21,14 @@ from bayplan.elastic.controller import Controller
 from bayplan.elastic.planner import Settings
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.elastic import GENERAL, HOROVOD, RESOURCES, Job, read_job
-from bayplan.kube.transport import MERGE_PATCH, ApiError, BeforeSend, Params, Response, TransportError
+from bayplan.kube.transport import (
+    MERGE_PATCH,
+    ApiError,
+    BeforeSend,
+    Params,
+    Response,
+    TransportError,
+)
 from bayplan.local.api import Api
 from bayplan.local.controllers import Controllers
 from bayplan.local.faults import Faults
@@ -405,5 +412,3 @@ def all_jobs(api: Api) -> list[Job]:
 
 def found(api: Api, kind: str, name: str) -> Job | None:
     return next((job for job in all_jobs(api) if (job.kind, job.name) == (kind, name)), None)
-
-
