@@ -1,13 +1,15 @@
-"""The kind PodGroup, as `bayplan manifests crds` defines it."""
+"""The kinds that `bayplan manifests crds` defines: PodGroups and elastic jobs."""
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
 from bayplan.cli.main import main
 from bayplan.kube.client import POD_GROUPS
+from bayplan.kube.elastic import RESOURCES
 from bayplan.local import definitions
 from bayplan.local.kinds import custom_kinds
 
@@ -22,7 +24,13 @@ def printed() -> str:
 
 
 def definition() -> Json:
-    found: Json = yaml.safe_load(printed())
+    found: Json = next(yaml.safe_load_all(printed()))
+    return found
+
+
+def elastic(name: str) -> Json:
+    every = {each["spec"]["names"]["plural"]: each for each in yaml.safe_load_all(printed())}
+    found: Json = every[name]
     return found
 
 
@@ -67,3 +75,21 @@ def test_every_field_says_what_it_is() -> None:
     parts = version()["schema"]["openAPIV3Schema"]["properties"]
     for field in parts["spec"]["properties"].values():
         assert field["description"].endswith(".")
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_elastic_jobs_are_of_the_kinds_that_the_controller_follows(name: str) -> None:
+    resource = RESOURCES[name]
+    (kind,) = custom_kinds(definitions.settled(elastic(resource.plural), None, "now"))
+    assert (kind.group, kind.version, kind.kind) == (resource.group, resource.version, name)
+    assert (kind.subresources, kind.namespaced) == (("status",), True)
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_elastic_jobs_have_the_same_columns_and_the_same_protocol(name: str) -> None:
+    (version,) = elastic(RESOURCES[name].plural)["spec"]["versions"]
+    columns = [column["name"] for column in version["additionalPrinterColumns"]]
+    assert columns == ["Min", "Max", "Workers", "Phase", "Age"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    assert set(status["grant"]["properties"]) == {"generation", "workers", "passing", "counts"}
+    assert set(status["confirmed"]["properties"]) == {"generation", "workers", "kept", "message"}

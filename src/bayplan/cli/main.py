@@ -13,6 +13,7 @@ COMMANDS = (
     "check",
     "demo",
     "dump",
+    "elastic",
     "explain",
     "extender",
     "fits",

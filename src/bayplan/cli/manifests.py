@@ -90,7 +90,14 @@ Examples:
   bayplan manifests vipu | kubectl apply -f -
   bayplan manifests vipu --scheduler-name bayplan --scheduler-name batch | kubectl apply -f -
 """
-CRDS_HELP = """The kind PodGroup of scheduling.x-k8s.io, for clusters that do not know it yet.
+ELASTIC_HELP = """The controller of elastic jobs and its rights. Apply `crds` too.
+
+\b
+Examples:
+  bayplan manifests elastic --image registry.example/bayplan:1.0 | kubectl apply -f -
+  bayplan manifests elastic --part rbac | kubectl apply -f -
+"""
+CRDS_HELP = """The kinds PodGroup, ElasticJob and ElasticHorovodJob, for clusters without them.
 
 \b
 Example:
@@ -138,6 +145,7 @@ def key_of(text: str) -> str:
 AGENT = "bayplan-agent"  # not the scheduler's name: both have an account and a role
 EXTENDER = "bayplan-extender"
 EXTENDER_PARTS = ("rbac", "guard", "config", "deployment", "service", "kube-scheduler")
+ELASTIC, ELASTIC_PARTS = "bayplan-elastic", ("rbac", "deployment")
 NAMESPACE = click.option(
     "--namespace", type=name_of, default="kube-system", show_default=True, metavar="NAME"
 )
@@ -280,6 +288,26 @@ def extender(
     click.echo("---\n".join(printed), nl=False)
 
 
+@manifests.command(help=ELASTIC_HELP)
+@NAMESPACE
+@click.option(
+    "--name",
+    type=name_of,
+    default=ELASTIC,
+    show_default=True,
+    metavar="NAME",
+    help="Of every object, and of the lease.",
+)
+@IMAGE
+@click.option("--replicas", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--part", "parts", type=click.Choice(ELASTIC_PARTS), multiple=True)
+def elastic(replicas: int, parts: tuple[str, ...], **values: str) -> None:
+    values["replicas"] = str(replicas)
+    chosen = [part for part in ELASTIC_PARTS if not parts or part in parts]
+    printed = (render(f"elastic/{part}", values) for part in chosen)
+    click.echo("---\n".join(printed), nl=False)
+
+
 @manifests.command(help=POLICY_HELP)
 @NAMESPACE
 @click.option(
@@ -349,7 +377,7 @@ def vipu(name: str, schedulers: tuple[str, ...], keys: tuple[str, ...]) -> None:
 
 @manifests.command(help=CRDS_HELP)
 def crds() -> None:
-    click.echo(render("crds", {}), nl=False)
+    click.echo("---\n".join((render("crds", {}), render("elastic-crds", {}))), nl=False)
 
 
 @manifests.command(name="alnair-config", help=ALNAIR_HELP)

@@ -70,6 +70,7 @@ class Status(Struct, frozen=True):
     message: str = ""
     start_time: str = ""
     completion_time: str = ""
+    counted: tuple[str, ...] = ()  # uids of failed pods that are in `failures`
 
 
 class Job(Struct, frozen=True):
@@ -97,6 +98,7 @@ class Job(Struct, frozen=True):
     grant: Grant = Grant()
     confirmed: Confirmed = Confirmed()
     status: Status = Status()
+    said: Json = {}  # the whole status, as it stands there
     wrong: str = ""  # which field cannot be understood, and why
 
     @property
@@ -170,6 +172,7 @@ def read_job(kind: str, manifest: Json, classes: Classes | None = None) -> Job:
         grant=_read_grant(status.get("grant")),
         confirmed=_read_confirmed(status.get("confirmed")),
         status=_read_status(status),
+        said=status,
     )
     try:
         if len(name) > LONGEST_NAME[kind]:
@@ -422,7 +425,8 @@ def _read_status(status: Json) -> Status:
     }
     good = {name: status[name] for name, kind in names.items() if type(status.get(name)) is kind}
     renamed = {"startTime": "start_time", "completionTime": "completion_time"}
-    return Status(**{renamed.get(name, name): value for name, value in good.items()})
+    fields = {renamed.get(name, name): value for name, value in good.items()}
+    return Status(**fields, counted=_lenient(status.get("counted"), tuple[str, ...]))
 
 
 def _lenient(given: object, kind: type[T]) -> T:

@@ -11,10 +11,21 @@ from collections.abc import Callable, Mapping
 
 from bayplan.kube.clock import Clock
 from bayplan.kube.defaults import SYSTEM_PRIORITIES
-from bayplan.local import discovery, events, metadata, pages, patches, problems, shapes, tables
+from bayplan.local import (
+    discovery,
+    events,
+    metadata,
+    pages,
+    patches,
+    problems,
+    scale,
+    shapes,
+    tables,
+)
 from bayplan.local.bindings import bind, evict
 from bayplan.local.definitions import settled
 from bayplan.local.kinds import (
+    ACTIONS,
     BUILT_IN,
     CORE_EVENT,
     DEFINITION,
@@ -164,8 +175,10 @@ class Api:
             return Answer(
                 *discovery.answer(request.method, request.path, request.accept, self.kinds)
             )
-        if about.sub in ("binding", "eviction"):
+        if about.sub in ACTIONS:
             return self._act(about, request)
+        if about.sub == "scale":
+            return self._scale(about, request)
         named = bool(about.name)
         match request.method, named:
             case "GET", True:
@@ -325,7 +338,28 @@ class Api:
         stored = self._update(about, lambda old: value, how)
         return self._shown(about, request, stored)
 
+    def _scale(self, about: Target, request: Request) -> Answer:
+        stored = self._found(about)
+        if request.method == "PUT":
+            value = decoded(request)
+            if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
+                raise problems.bad_request("the body of the request is no Scale")
+            stored = scale.update(self.objects, about, lambda old: value, is_dry(request))
+        elif request.method == "PATCH":
+            change = self._patching(about, request)
+            stored = scale.update(self.objects, about, change, is_dry(request))
+        elif request.method != "GET":
+            raise problems.bad_method()
+        return _ok(scale.shown(stored.value))
+
     def _patch(self, about: Target, request: Request) -> Answer:
+        stored = self._update(
+            about, self._patching(about, request), Write(about.sub, is_dry(request))
+        )
+        return self._shown(about, request, stored)
+
+    def _patching(self, about: Target, request: Request) -> Callable[[Json], Json]:
+        """What a patch makes of an object."""
         sort = PATCHES.get(request.content_type.partition(";")[0].strip())
         if request.content_type.startswith("application/apply-patch"):
             raise problems.unsupported("the embedded API has no server-side apply")
@@ -353,15 +387,13 @@ class Api:
                 raise problems.bad_request("the patch leaves no object")
             if not isinstance(new.setdefault("metadata", {}), dict):
                 raise problems.bad_request("the patch leaves no metadata")
-            if sort != "strategic":  # which leaves them alone
+            if sort != "strategic" and about.sub != "scale":  # which leaves them alone
                 must_stay(about, new)
             must_be_of(about, new["metadata"])
             must_be_named(about, new["metadata"])
             return events.stored(about.kind, new) if about.kind.built_in == "Event" else new
 
-        how = Write(about.sub, is_dry(request))
-        stored = self._update(about, change, how)
-        return self._shown(about, request, stored)
+        return change
 
     def _delete(self, about: Target, request: Request) -> Answer:
         options = deletion(request)

@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 from bayplan.core.model.quantity import parse_json
-from bayplan.local.kinds import BUDGET, NODE, PRIORITY_CLASS, Kind
+from bayplan.local import workload_specs
+from bayplan.local.kinds import BUDGET, JOB, NODE, PRIORITY_CLASS, STATEFUL_SET, Kind
 from bayplan.local.metadata import check_key
 from bayplan.local.problems import Cause, forbidden, not_one_of, required, wrong
 from bayplan.local.store import Json, encode
@@ -19,6 +20,10 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def check_new(kind: Kind, value: Json) -> list[Cause]:
+    if kind == STATEFUL_SET:
+        return workload_specs.check_set(value["spec"])
+    if kind == JOB:
+        return workload_specs.check_job(value["spec"])
     if kind == BUDGET:
         return _check_budget(value["spec"])
     if kind == PRIORITY_CLASS:
@@ -34,6 +39,10 @@ def check_new(kind: Kind, value: Json) -> list[Cause]:
 
 def check_update(kind: Kind, old: Json, new: Json) -> list[Cause]:
     causes = check_new(kind, new)
+    if kind == STATEFUL_SET:
+        causes += workload_specs.check_set_update(old["spec"], new["spec"])
+    if kind == JOB:
+        causes += workload_specs.check_job_update(old, new["spec"])
     if kind == PRIORITY_CLASS and new.get("value") != old.get("value"):
         causes.append(forbidden("value", "may not be changed in an update."))
     return causes

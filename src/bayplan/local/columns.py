@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from bayplan.local.metadata import seconds
 from bayplan.local.other_columns import NONE, OTHERS, Cells, Columns, age, plain
-from bayplan.local.since import since
+from bayplan.local.scale import text
+from bayplan.local.since import duration, since
 from bayplan.local.store import Json
 
 _ROLE = "node-role.kubernetes.io/"
@@ -126,6 +128,40 @@ def _budget(value: Json, wall: float) -> list[Any]:
     ]
 
 
+def _stateful_set(value: Json, wall: float) -> list[Any]:
+    ready = f"{_status(value).get('readyReplicas', 0)}/{value['spec']['replicas']}"
+    return [value["metadata"]["name"], ready, age(value, wall), *_containers(value)]
+
+
+def _job(value: Json, wall: float) -> list[Any]:
+    spec, status = value["spec"], _status(value)
+    done, parallel, took = status.get("succeeded", 0), spec["parallelism"], ""
+    of = f"{spec['completions']}" if "completions" in spec else "1"
+    if "completions" not in spec and parallel > 1:
+        of = f"1 of {parallel}"
+    if status.get("startTime"):
+        ended = status.get("completionTime")
+        end = seconds(ended) if ended else wall
+        took = duration(max(int(end - seconds(status["startTime"])), 0))
+    state = _job_state(value)
+    shown = [*_containers(value), text(spec.get("selector") or {})]
+    return [value["metadata"]["name"], state, f"{done}/{of}", took, age(value, wall), *shown]
+
+
+def _job_state(value: Json) -> str:
+    conditions = _status(value).get("conditions") or ()
+    said = {c["type"] for c in conditions if c["status"] == "True"}
+    leaving = {"Terminating"} if value["metadata"].get("deletionTimestamp") else set()
+    words = ("Complete", "Failed", "Terminating", "Suspended", "FailureTarget")
+    return next((w for w in (*words, "SuccessCriteriaMet") if w in said | leaving), "Running")
+
+
+def _containers(value: Json) -> list[str]:
+    """The names and images of a template's."""
+    found = value["spec"]["template"]["spec"].get("containers") or ()
+    return [",".join(one.get(field, "") for one in found) for field in ("name", "image")]
+
+
 def _priority_class(value: Json, wall: float) -> list[Any]:
     return [
         value["metadata"]["name"],
@@ -183,6 +219,14 @@ COLUMNS: dict[str, tuple[Columns, Cells]] = {
             ("Age", "string", 0),
         ),
         _budget,
+    ),
+    "StatefulSet": (plain("Name", "Ready", "Age", wide=("Containers", "Images")), _stateful_set),
+    "Job": (
+        plain(
+            *("Name", "Status", "Completions", "Duration", "Age"),
+            wide=("Containers", "Images", "Selector"),
+        ),
+        _job,
     ),
     "PriorityClass": (
         (

@@ -2,74 +2,84 @@
 
 A budget's status says how many of its pods may be disrupted, and evictions go by it. A namespace
 that is being deleted loses what is in it, and then goes. A claim or volume that is being deleted
-goes when nobody uses it.
+goes when nobody uses it. StatefulSets, Jobs and what owners leave behind have modules of their own.
 """
 
 import asyncio
-import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from bayplan.local.api import Api
 from bayplan.local.bindings import allowed, is_ready, protected
 from bayplan.local.defaults import PROTECTION
-from bayplan.local.kinds import BUDGET, CLAIM, NAMESPACE, POD, VOLUME, Kind
+from bayplan.local.jobs import Jobs
+from bayplan.local.kinds import BUDGET, CLAIM, JOB, NAMESPACE, POD, STATEFUL_SET, VOLUME, Kind
 from bayplan.local.objects import Deletion, Write
+from bayplan.local.owners import Owners
 from bayplan.local.pods import has_ended
 from bayplan.local.problems import Problem
-from bayplan.local.store import Json, Key, Stored
-
-log = logging.getLogger("bayplan.local")
+from bayplan.local.settling import Due, kept_going
+from bayplan.local.statefulsets import StatefulSets
+from bayplan.local.store import OWNERS, Json, Key, Stored
 
 _MOMENT_S = 0.05
-_WATCHED = (BUDGET, NAMESPACE, POD, CLAIM, VOLUME)
+_WATCHED = (BUDGET, NAMESPACE, POD, CLAIM, VOLUME, STATEFUL_SET, JOB)
 
 
 class Controllers:
     def __init__(self, api: Api) -> None:
         self._api, self._store, self._clock = api, api.store, api.clock
         self._changed = asyncio.Event()
+        self._owners = Owners(api)
+        self._sets, self._jobs = StatefulSets(api, self._owners), Jobs(api, self._owners)
 
     async def run(self) -> None:
         """Until cancelled. What happens within a moment is looked at together."""
-        stops = [self._store.listen(kind.store, self._changed.set) for kind in _WATCHED]
+        watched = [OWNERS, *(kind.store for kind in _WATCHED)]
+        stops = [self._store.listen(kind, self._changed.set) for kind in watched]
+        due_s: float | None = None
         try:
             while True:
-                await self._changed.wait()
+                with suppress(TimeoutError):
+                    async with self._clock.timeout(due_s):
+                        await self._changed.wait()
                 await self._clock.sleep(_MOMENT_S)
                 self._changed.clear()
-                self.settle()
+                due_s = self.settle()
         finally:
             for stop in stops:
                 stop()
 
-    def settle(self) -> None:
-        """Brings everything to where it should be, as far as it can get in one go."""
+    def settle(self) -> float | None:
+        """Brings everything to where it should be, as far as it can get in one go. In how many
+        seconds there is more to do, if nothing happens before.
+        """
+        self._settle_budgets()
+        for kind in (CLAIM, VOLUME):
+            for key, stored in self._store.items(kind.store):
+                with kept_going(kind, key):
+                    self._release(kind, key, stored)
+        due = Due()
+        self._owners.refresh()
+        self._sets.settle(due)
+        self._jobs.settle(due)
+        self._owners.refresh()
+        self._owners.settle()
+        for key, stored in self._store.items(NAMESPACE.store):
+            if stored.value["metadata"].get("deletionTimestamp"):
+                with kept_going(NAMESPACE, key):
+                    self._empty(key[1], stored)
+        return due.in_s
+
+    def _settle_budgets(self) -> None:
         budgets: dict[str, list[tuple[Key, Stored]]] = {}
         for key, stored in self._store.items(BUDGET.store):
             budgets.setdefault(key[0], []).append((key, stored))
         for namespace, here in budgets.items():
             pods = [found.value for _, found in self._store.items(POD.store, namespace)]
             for key, stored in here:
-                with self._kept_going(BUDGET, key):
+                with kept_going(BUDGET, key):
                     self._count(key, stored, pods)
-        for kind in (CLAIM, VOLUME):
-            for key, stored in self._store.items(kind.store):
-                with self._kept_going(kind, key):
-                    self._release(kind, key, stored)
-        for key, stored in self._store.items(NAMESPACE.store):
-            if stored.value["metadata"].get("deletionTimestamp"):
-                with self._kept_going(NAMESPACE, key):
-                    self._empty(key[1], stored)
-
-    @contextmanager
-    def _kept_going(self, kind: Kind, key: Key) -> Iterator[None]:
-        """One odd object must not keep the others from their turn."""
-        try:
-            yield
-        except Exception:
-            log.exception("%s %s cannot be settled", kind.kind, "/".join(filter(None, key)))
 
     def _count(self, key: Key, stored: Stored, pods: list[Json]) -> None:
         status = self._budget_status(stored.value, pods)
@@ -143,7 +153,7 @@ class Controllers:
         for key, stored in self._store.items(kind.store, namespace):
             if not stored.value["metadata"].get("deletionTimestamp"):
                 with suppress(Problem):
-                    self._api.objects.delete(kind, key, Deletion())
+                    self._api.objects.delete(kind, key, Deletion(policy="Background"))
         return len(self._store.items(kind.store, namespace))
 
 

@@ -2,8 +2,17 @@
 
 from base64 import b64encode
 
-from bayplan.local import events
-from bayplan.local.kinds import BUDGET, DEFINITION, NAMESPACE, NODE, PRIORITY_CLASS, Kind
+from bayplan.local import events, workload_specs
+from bayplan.local.kinds import (
+    BUDGET,
+    DEFINITION,
+    JOB,
+    NAMESPACE,
+    NODE,
+    PRIORITY_CLASS,
+    STATEFUL_SET,
+    Kind,
+)
 from bayplan.local.metadata import NAME_LABEL
 from bayplan.local.store import Json
 
@@ -26,7 +35,10 @@ FIRST_STATUS: dict[str, Json] = {
         "disruptionsAllowed": 0,
         "expectedPods": 0,
     },
+    "StatefulSet": {"replicas": 0, "availableReplicas": 0},
+    "Job": {},
 }
+_NUMBERED = (BUDGET, DEFINITION, JOB, PRIORITY_CLASS, STATEFUL_SET)
 PROTECTION = {  # what holds a volume until nobody uses it
     "PersistentVolumeClaim": "kubernetes.io/pvc-protection",
     "PersistentVolume": "kubernetes.io/pv-protection",
@@ -52,9 +64,10 @@ def created(kind: Kind, value: Json, now: str) -> Json:
     if held and held not in (about.get("finalizers") or ()):
         about["finalizers"] = [*(about.get("finalizers") or ()), held]
     numbered = kind.built_in in ("DeviceClass", "ResourceSlice")
-    if kind.custom or numbered or kind in (BUDGET, DEFINITION, PRIORITY_CLASS):
+    if kind.custom or numbered or kind in _NUMBERED:
         about["generation"] = 1
-    return filled(kind, value)
+    value = filled(kind, value)
+    return workload_specs.named_job(value) if kind == JOB else value
 
 
 def filled(kind: Kind, value: Json) -> Json:
@@ -75,6 +88,8 @@ def filled(kind: Kind, value: Json) -> Json:
                 spec[field] = given
         if kind.built_in == "PersistentVolume" and isinstance(spec.get("hostPath"), dict):
             spec["hostPath"].setdefault("type", "")
+    if kind in (JOB, STATEFUL_SET):
+        workload_specs.fill(kind, value)
     status = value.get("status")
     if kind == NODE and isinstance(status, dict):
         amounts = status.get("allocatable") or status.get("capacity")

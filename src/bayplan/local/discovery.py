@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from bayplan.local import openapi, problems
-from bayplan.local.kinds import VERBS, Kind
+from bayplan.local.kinds import ACTIONS, VERBS, Kind
 from bayplan.local.store import Json, encode
 
 Given = tuple[int, bytes, dict[str, str], str]  # status, body, headers, content type
@@ -24,10 +24,9 @@ _ABSENT = {
     ("apps", "v1"): (
         ("deployments", "Deployment", "deploy"),
         ("replicasets", "ReplicaSet", "rs"),
-        ("statefulsets", "StatefulSet", "sts"),
         ("daemonsets", "DaemonSet", "ds"),
     ),
-    ("batch", "v1"): (("jobs", "Job"), ("cronjobs", "CronJob", "cj")),
+    ("batch", "v1"): (("cronjobs", "CronJob", "cj"),),
     ("autoscaling", "v2"): (("horizontalpodautoscalers", "HorizontalPodAutoscaler", "hpa"),),
     ("networking.k8s.io", "v1"): (
         ("ingresses", "Ingress", "ing"),
@@ -40,7 +39,11 @@ ABSENT = tuple(
     for (group, version), entries in _ABSENT.items()
     for plural, kind, *short in entries
 )
-_SUB_KINDS = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction")}
+_SUB_KINDS = {
+    "binding": ("", "v1", "Binding"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "scale": ("autoscaling", "v1", "Scale"),
+}
 
 
 def answer(method: str, path: str, accept: str, kinds: Iterable[Kind]) -> Given:
@@ -113,7 +116,7 @@ def _resources(group: str, version: str, kinds: Iterable[Kind]) -> Json:
                     "namespaced": kind.namespaced,
                     **({"group": named[0], "version": named[1]} if named and named[0] else {}),
                     "kind": named[2] if named else kind.kind,
-                    "verbs": ["create"] if named else ["get", "patch", "update"],
+                    "verbs": ["create"] if sub in ACTIONS else ["get", "patch", "update"],
                 }
             )
     name = f"{group}/{version}" if group else version

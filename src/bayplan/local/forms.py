@@ -39,12 +39,16 @@ _CONDITION_TIMES = {
     "Node": ("lastHeartbeatTime", "lastTransitionTime"),
 }
 _ALWAYS_SPEC = ("Node", "Lease", "PodDisruptionBudget", "PersistentVolume", "PersistentVolumeClaim")
+_BLANK_SPEC: Json = {"template": {"metadata": {}, "spec": {"containers": None}}}
+_BLANK_SET: Json = {"selector": None, **_BLANK_SPEC, "updateStrategy": {}}
 _BLANK: dict[str, Json] = {
     "Pod": {"spec": {"containers": None}, "status": {}},
     "Namespace": {"spec": {}, "status": {}},
     "Service": {"spec": {}, "status": {"loadBalancer": {}}},
     "Lease": {"spec": {}},
     "PodDisruptionBudget": {"spec": {}, "status": FIRST_STATUS["PodDisruptionBudget"]},
+    "StatefulSet": {"spec": _BLANK_SET, "status": FIRST_STATUS["StatefulSet"]},
+    "Job": {"spec": _BLANK_SPEC, "status": {}},
     "PriorityClass": {"value": 0},
     "RuntimeClass": {"handler": ""},
     "StorageClass": {"provisioner": ""},
@@ -86,6 +90,10 @@ def settle(kind: Kind, value: Json) -> Json:
         value.setdefault("status", {})
     if kind.built_in == "Pod":
         _settle_pod(value)
+    elif kind.built_in in ("StatefulSet", "Job"):
+        template = value["spec"]["template"]
+        template["metadata"] = _slim(template.get("metadata") or {})
+        _settle_pod(template)
     elif kind.built_in == "Node":
         _settle_node(value)
     status = value.get("status")

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
+ACTIONS = ("binding", "eviction")  # subresources by which something is done to a pod
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -80,6 +81,16 @@ PRIORITY_CLASS = Kind(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, short=("pc",)
 )
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
+STATEFUL_SET = Kind(
+    "apps",
+    "v1",
+    "statefulsets",
+    "StatefulSet",
+    short=("sts",),
+    categories=("all",),
+    subresources=("scale", "status"),
+)
+JOB = Kind("batch", "v1", "jobs", "Job", categories=("all",), subresources=("status",))
 DEFINITION = Kind(
     "apiextensions.k8s.io",
     "v1",
@@ -108,6 +119,8 @@ BUILT_IN = (
     EVENT,
     LEASE,
     BUDGET,
+    STATEFUL_SET,
+    JOB,
     PRIORITY_CLASS,
     RUNTIME_CLASS,
     Kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, short=("sc",)),
@@ -127,8 +140,8 @@ OWN_GROUPS = frozenset(kind.group for kind in BUILT_IN)
 
 # Kinds that every cluster has and that would do nothing here: no controller would act on them.
 UNSUPPORTED = {
-    "apps": ("deployments", "replicasets", "statefulsets", "daemonsets", "controllerrevisions"),
-    "batch": ("jobs", "cronjobs"),
+    "apps": ("deployments", "replicasets", "daemonsets", "controllerrevisions"),
+    "batch": ("cronjobs",),
     "autoscaling": ("horizontalpodautoscalers",),
     "networking.k8s.io": ("ingresses", "networkpolicies", "ingressclasses"),
     "": ("replicationcontrollers", "podtemplates", "componentstatuses"),

@@ -1,7 +1,8 @@
 """Pretend nodes: they register, stay Ready, renew their leases, and let bound pods "run".
 
 They talk to any API server through a Client, as kubelets do; nothing is really started. A pod
-runs for `bayplan.dev/run-seconds`, or until it is deleted. A node whose annotation
+runs for `bayplan.dev/run-seconds`, or until it is deleted, and ends with `bayplan.dev/exit-code`
+(0 if nothing is said). A node whose annotation
 `bayplan.dev/pretend` is `refuse` turns new pods away, and one where it is `fail` is not ready.
 """
 
@@ -23,14 +24,25 @@ from bayplan.kube.read import Reader
 from bayplan.kube.reflector import Reflector, Watched
 from bayplan.kube.transport import MERGE_PATCH, STRATEGIC_PATCH, ApiError, TransportError
 from bayplan.local.metadata import timestamp
-from bayplan.local.statuses import Seen, SeenNode, ended, host, node_conditions, node_info, running
+from bayplan.local.statuses import (
+    Seen,
+    SeenNode,
+    ended,
+    host,
+    node_conditions,
+    node_info,
+    restarted,
+    running,
+)
 
 Json = dict[str, Any]
 log = logging.getLogger("bayplan.local")
 
 RUN_SECONDS = "bayplan.dev/run-seconds"
+EXIT_CODE = "bayplan.dev/exit-code"
 PRETEND = "bayplan.dev/pretend"
 LEASE_SPACE = "kube-node-lease"
+LEAST_RUN_S = 1.0  # of containers that are started again and again
 LEASE_EVERY_S = 10.0  # the kubelet's
 WORKERS = 16
 _AGAIN = Retry(tries=5, post=True)
@@ -49,6 +61,7 @@ class Kubelets:
         self._nodes: dict[str, SeenNode] = {}
         self._pods: dict[str, dict[str, Seen]] = {}  # by node and uid
         self._running: set[str] = set()  # uids whose start was written
+        self._restarts: Counter[str] = Counter()  # of containers, by their pod's uid
         self._jobs: deque[tuple[str, Seen]] = deque()  # what to do, and to which pod
         self._due: list[tuple[float, int, str, Seen]] = []  # a heap of the same, for later
         self._numbers = itertools.count()
@@ -211,6 +224,7 @@ class Kubelets:
     def lose_pod(self, pod: Seen) -> None:
         self._pods.get(pod.node, {}).pop(pod.uid, None)
         self._running.discard(pod.uid)
+        self._restarts.pop(pod.uid, None)
 
     def _do(self, what: str, pod: Seen) -> None:
         self._jobs.append((what, pod))
@@ -311,11 +325,17 @@ class Kubelets:
 
     async def _end(self, pod: Seen) -> None:
         known = self._pods.get(pod.node, {}).get(pod.uid)
-        now = timestamp(self._clock.wall())
-        await self._patch(pod, ended(known or pod, now))
+        now, code = timestamp(self._clock.wall()), _exit_code(pod)
+        if code and pod.spec.get("restartPolicy") != "Never":
+            self._restarts[pod.uid] += 1
+            await self._patch(pod, restarted(pod, now, self._restarts[pod.uid]))
+            self._later(max(_run_seconds(pod) or 0.0, LEAST_RUN_S), "end", pod)
+            return
+        status = ended(known or pod, now, code)
+        await self._patch(pod, status)
         self._running.discard(pod.uid)
         if known is not None:
-            known.status = {**known.status, "phase": "Succeeded"}
+            known.status = {**known.status, "phase": status["phase"]}
 
     async def _patch(self, pod: Seen, status: Json) -> None:
         path = PODS.path(pod.metadata["namespace"], pod.metadata["name"], "status")
@@ -373,6 +393,11 @@ class _NodeSink:
 
 def _pretends(node: SeenNode) -> str:
     return str((node.metadata.get("annotations") or {}).get(PRETEND) or "")
+
+
+def _exit_code(pod: Seen) -> int:
+    text = (pod.metadata.get("annotations") or {}).get(EXIT_CODE) or "0"
+    return int(text) if text.isdecimal() and len(text) < 4 else 0
 
 
 def _run_seconds(pod: Seen) -> float | None:

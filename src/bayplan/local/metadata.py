@@ -14,7 +14,7 @@ _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _DNS_LABEL = re.compile(_LABEL)
 _PATH_NAME = re.compile(r"(?!\.\.?$)[^/%]+")
-_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names: no vowels, nothing look-alike
+CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names: no vowels, nothing look-alike
 _LONGEST_GENERATED = 63 - 5
 _SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' "
@@ -66,7 +66,7 @@ def stamp_new(metadata: Json, wall: float, rng: random.Random) -> None:
     """What the API server gives a new object."""
     prefix = metadata.get("generateName")
     if prefix and not metadata.get("name"):
-        tail = "".join(rng.choices(_CHARACTERS, k=5))
+        tail = "".join(rng.choices(CHARACTERS, k=5))
         metadata["name"] = f"{prefix[:_LONGEST_GENERATED]}{tail}"
     metadata["uid"] = str(uuid.UUID(int=rng.getrandbits(128), version=4))
     metadata["creationTimestamp"] = timestamp(wall)
@@ -82,7 +82,7 @@ def check(kind: Kind, metadata: Json) -> list[Cause]:
     causes = []
     if kind.built_in in _ROLES:
         fits, rule = _PATH_NAME.fullmatch(name) is not None, "may not contain '/' or '%'"
-    elif kind.built_in in ("Namespace", "Service"):
+    elif kind.built_in in ("Namespace", "Service", "StatefulSet"):
         fits, rule = _DNS_LABEL.fullmatch(name) is not None and len(name) <= 63, _LABEL_RULE
     else:
         fits, rule = _SUBDOMAIN.fullmatch(name) is not None and len(name) <= 253, _SUBDOMAIN_RULE
@@ -104,6 +104,12 @@ def check(kind: Kind, metadata: Json) -> list[Cause]:
         text = f"Too long: may not be more than {_MOST_ANNOTATION_BYTES} bytes"
         causes.append(Cause("TooLong", "metadata.annotations", text))
     return causes
+
+
+def check_label(field: str, name: str) -> list[Cause]:
+    """Of a name that becomes a part of a host's name."""
+    fits = _DNS_LABEL.fullmatch(name) is not None and len(name) <= 63
+    return [] if fits else [wrong(field, name, _LABEL_RULE)]
 
 
 def check_key(field: str, key: str) -> list[Cause]:

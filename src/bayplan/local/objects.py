@@ -25,6 +25,7 @@ from bayplan.local import (
 )
 from bayplan.local.kinds import (
     DEFINITION,
+    JOB,
     NAMESPACE,
     NODE,
     POD,
@@ -63,7 +64,10 @@ _STALE_DELETE = {
 }
 
 
-_POLICIES = ("Foreground", "Background", "Orphan")  # nothing is owned here, so they are alike
+_POLICIES = ("Foreground", "Background", "Orphan")
+# What holds an object until `owners` has seen to what it owns.
+ORPHANING, FOREGROUND = "orphan", "foregroundDeletion"
+_HOLDING = {"Orphan": ORPHANING, "Foreground": FOREGROUND}
 _LASTING = frozenset({"default", "kube-public", "kube-system"})
 
 
@@ -84,20 +88,22 @@ class Deletion(Struct, frozen=True):
     grace_s: int | None = None
     preconditions: Preconditions = Preconditions()
     dry_run: bool = False
+    policy: str = ""  # what becomes of what the object owns; the kind's own if nothing is said
 
 
 def deletion_of(options: Json) -> Deletion:
     """From DeleteOptions."""
     given = options.get("preconditions") or {}
     wanted = Preconditions(given.get("uid") or "", given.get("resourceVersion") or "")
-    policy = options.get("propagationPolicy") or _POLICIES[0]
-    if policy not in _POLICIES:
+    policy = options.get("propagationPolicy") or ""
+    if policy not in ("", *_POLICIES):
         cause = problems.not_one_of("propagationPolicy", policy, *_POLICIES, "nil")
         raise problems.invalid_options([cause], "DeleteOptions")
     grace_s = options.get("gracePeriodSeconds")
     if grace_s is not None and grace_s < 0:
         grace_s = 1
-    return Deletion(grace_s, wanted, is_dry_run(options.get("dryRun") or [], "DeleteOptions"))
+    dry_run = is_dry_run(options.get("dryRun") or [], "DeleteOptions")
+    return Deletion(grace_s, wanted, dry_run, policy)
 
 
 def is_dry_run(given: list[str], options: str) -> bool:
@@ -303,20 +309,25 @@ class Objects:
             if wanted and wanted != found:
                 why = _STALE_DELETE[what].format(wanted=wanted, found=found)
                 raise problems.conflict(kind, key[1], why, what=kind.kind)
-        value = self._marked(kind, old, options.grace_s)
+        value = self._marked(kind, old, options)
         if value == old.value:  # on its way already
             if was.get("deletionTimestamp") and not self._may_go(kind, value):
                 return old
+        elif was.get("finalizers") and self._may_go(kind, value):
+            if not options.dry_run:
+                self._store.remove(kind.store, key, old.copy())  # with its last finalizer
+            return Stored(value, encode(value), self._store.revision)
         elif not options.dry_run:
             value = self._store.put(kind.store, key, value).copy()
         if options.dry_run or not self._may_go(kind, value):
             return Stored(value, encode(value), self._store.revision)
         return self._store.remove(kind.store, key, value)
 
-    def _marked(self, kind: Kind, old: Stored, asked_s: int | None) -> Json:
+    def _marked(self, kind: Kind, old: Stored, options: Deletion) -> Json:
         """The object as it is while it ends: pods have time, others only finalizers."""
-        value, wall = old.copy(), self._clock.wall()
+        value, wall, asked_s = old.copy(), self._clock.wall(), options.grace_s
         about = value["metadata"]
+        _hold(kind, about, options.policy)
         before_s = about.get("deletionGracePeriodSeconds")
         if about.get("deletionTimestamp"):
             if before_s and asked_s is not None and asked_s < before_s:
@@ -341,6 +352,23 @@ class Objects:
         spec = value.get("spec") or {}
         held = about.get("finalizers") or (kind == NAMESPACE and spec.get("finalizers"))
         return not held and not about.get("deletionGracePeriodSeconds")
+
+
+def _hold(kind: Kind, about: Json, policy: str) -> None:
+    """Until what it owns is orphaned or gone, if that was asked for."""
+    held = about.get("finalizers") or []
+    if kind.built_in == "Event":
+        return
+    if not policy:  # what was asked for before stays; Jobs leave their pods, as they always did
+        asked = [name for name in _HOLDING.values() if name in held]
+        mark = asked[0] if asked else ORPHANING if kind == JOB else ""
+    else:
+        mark = _HOLDING.get(policy, "")
+    others = [name for name in held if name not in _HOLDING.values()]
+    if held or mark:
+        about["finalizers"] = [*others, *([mark] if mark else [])]
+        if not about["finalizers"]:
+            del about["finalizers"]
 
 
 def _carry(new: Json, old: Json, field: str) -> None:

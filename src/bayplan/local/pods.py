@@ -126,11 +126,16 @@ def _gated(now: str) -> Json:
 
 def _fill(spec: Json) -> None:
     """What has nothing to do with scheduling."""
+    spec.setdefault("enableServiceLinks", True)
+    fill_template(spec)
+
+
+def fill_template(spec: Json) -> None:
+    """The same, of what a template says too."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("securityContext", {})
-    spec.setdefault("enableServiceLinks", True)
     for _, container in containers_of(spec):
         image = container.get("image") or ""
         latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")

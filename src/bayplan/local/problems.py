@@ -195,6 +195,10 @@ def invalid_options(causes: list[Cause], options: str = "ListOptions") -> Proble
     return _invalid(options, "meta.k8s.io", "", causes)
 
 
+def invalid_scale(name: str, causes: list[Cause]) -> Problem:
+    return _invalid("Scale", "autoscaling", name, causes)
+
+
 def not_one_of(field: str, value: object, *supported: str) -> Cause:
     known = ", ".join(f'"{each}"' for each in supported)
     text = f"Unsupported value: {encode(value).decode()}: supported values: {known}"

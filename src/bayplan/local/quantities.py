@@ -64,7 +64,9 @@ def _settled(kind: str, text: str) -> str:
 def _amounts(kind: str, object: Json) -> Iterator[dict[str, Any]]:
     """The maps of amounts in an object; what is no map there is somebody else's mistake."""
     spec, status = _map(object, "spec"), _map(object, "status")
-    if kind == "Pod":
+    if kind in ("StatefulSet", "Job"):
+        yield from _amounts("Pod", _map(spec, "template"))
+    elif kind == "Pod":
         yield _map(spec, "overhead")
         holders = [spec]
         for field in _CONTAINERS:

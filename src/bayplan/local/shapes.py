@@ -118,6 +118,83 @@ class _Node(_Object):
     status: _NodeStatus | None = None
 
 
+class _TemplateMetadata(_Shape):
+    labels: Texts = None
+    annotations: Texts = None
+
+
+class _Template(_Shape):
+    metadata: _TemplateMetadata | None = None
+    spec: _PodSpec | None = None
+
+
+class _Strategy(_Shape):
+    type: str | None = None
+    rolling_update: dict[str, int | str | None] | None = None
+
+
+class _SetSpec(_Shape):
+    replicas: int | None = None
+    selector: wire.LabelSelector | None = None
+    template: _Template | None = None
+    service_name: str | None = None
+    pod_management_policy: str | None = None
+    update_strategy: _Strategy | None = None
+    min_ready_seconds: int | None = None
+    persistent_volume_claim_retention_policy: Texts = None
+    ordinals: dict[str, int | None] | None = None
+    volume_claim_templates: Objects = None
+
+
+class _SetStatus(_Shape):
+    replicas: int | None = None
+    ready_replicas: int | None = None
+    available_replicas: int | None = None
+    current_revision: str | None = None
+    conditions: list[_Condition] | None = None
+
+
+class _StatefulSet(_Object):
+    spec: _SetSpec | None = None
+    status: _SetStatus | None = None
+
+
+class _JobSpec(_Shape):
+    parallelism: int | None = None
+    completions: int | None = None
+    backoff_limit: int | None = None
+    active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
+    selector: wire.LabelSelector | None = None
+    manual_selector: bool | None = None
+    template: _Template | None = None
+    completion_mode: str | None = None
+    suspend: bool | None = None
+    pod_replacement_policy: str | None = None
+
+
+class _JobStatus(_Shape):
+    conditions: list[_Condition] | None = None
+    start_time: Time = None
+    completion_time: Time = None
+    active: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+
+
+class _Job(_Object):
+    spec: _JobSpec | None = None
+    status: _JobStatus | None = None
+
+
+class _ScaleSpec(_Shape):
+    replicas: int | None = None
+
+
+class _Scale(_Object):
+    spec: _ScaleSpec | None = None
+
+
 class _BudgetSpec(_Shape):
     min_available: int | str | None = None
     max_unavailable: int | str | None = None
@@ -348,6 +425,8 @@ _SHAPES: dict[str, Any] = {
     "Pod": _Pod,
     "Node": _Node,
     "PodDisruptionBudget": _Budget,
+    "StatefulSet": _StatefulSet,
+    "Job": _Job,
     "Event": _Event,
     "CustomResourceDefinition": _Definition,
     "PersistentVolumeClaim": _Claim,
@@ -369,12 +448,17 @@ _SHAPES: dict[str, Any] = {
 def check(kind: Kind, value: Json) -> None:
     """A `Problem` when a field has the wrong type."""
     shape = _SHAPES.get(kind.built_in, _Whole)
-    _check(kind.kind, kind.api_version, value, shape)
+    _check(kind.kind, kind.version, value, shape)
 
 
 def check_action(kind: str, value: Json) -> None:
     """The same, for what is only done and not kept."""
     _check(kind, "v1", value, _Binding if kind == "Binding" else _Eviction)
+
+
+def check_scale(value: Json) -> None:
+    """The same, for the number of an object's replicas."""
+    _check("Scale", "v1", value, _Scale)
 
 
 def check_options(value: Any) -> None:

@@ -73,7 +73,7 @@ def _true(sort: str, now: str) -> Json:
     return {"type": sort, "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
 
 
-def _containers(pod: Seen, state: Json, ready: bool) -> list[Json]:
+def _containers(pod: Seen, state: Json, ready: bool, restarts: int = 0) -> list[Json]:
     return [
         {
             "name": container["name"],
@@ -82,7 +82,7 @@ def _containers(pod: Seen, state: Json, ready: bool) -> list[Json]:
             "containerID": f"pretend://{pod.uid}/{container['name']}",
             "ready": ready,
             "started": ready,
-            "restartCount": 0,
+            "restartCount": restarts,
             "lastState": {},
             "state": state,
         }
@@ -109,16 +109,24 @@ def host(node: SeenNode) -> Json:
     return {}
 
 
-def ended(pod: Seen, now: str) -> Json:
+def restarted(pod: Seen, now: str, restarts: int) -> Json:
+    """The containers of a pod that goes on, after they failed so many times."""
+    state = {"running": {"startedAt": now}}
+    return {"containerStatuses": _containers(pod, state, ready=True, restarts=restarts)}
+
+
+def ended(pod: Seen, now: str, exit_code: int = 0) -> Json:
     started = pod.status.get("startTime") or now
-    ended = {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": now}
+    why = "Error" if exit_code else "Completed"
+    ended = {"exitCode": exit_code, "reason": why, "startedAt": started, "finishedAt": now}
     state = {"terminated": ended}
+    told = "PodFailed" if exit_code else "PodCompleted"
     unready = [
-        {**_true(sort, now), "status": "False", "reason": "PodCompleted"}
+        {**_true(sort, now), "status": "False", "reason": told}
         for sort in ("Ready", "ContainersReady", "PodReadyToStartContainers")
     ]
     return {
-        "phase": "Succeeded",
+        "phase": "Failed" if exit_code else "Succeeded",
         "conditions": [_true("Initialized", now), *unready],
         "containerStatuses": _containers(pod, state, ready=False),
     }

@@ -15,6 +15,7 @@ from msgspec import Struct
 Json = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for a kind without), name
 
+OWNERS = ""  # see `Store.listen`
 KEPT_CHANGES = 20_000  # of each kind, at least, …
 KEPT_BYTES = 64 << 20  # … unless they are larger than this together
 
@@ -136,8 +137,14 @@ class Store:
             log.drop(len(log.changes))
             log.since = self.revision
 
+    def logs(self) -> dict[str, Log]:
+        """Of every kind of which there was anything."""
+        return self._logs
+
     def listen(self, kind: str, call: Callable[[], None]) -> Callable[[], None]:
-        """Calls after each change of the kind, until what is returned is called."""
+        """Calls after each change of the kind, until what is returned is called. `OWNERS` is a kind
+        of its own: whatever comes or goes that somebody owns, or that might own something.
+        """
         number, self._next_listener = self._next_listener, self._next_listener + 1
         listeners = self._listeners.setdefault(kind, {})
         listeners[number] = call
@@ -156,8 +163,16 @@ class Store:
 
     def _record(self, kind: str, change: Change) -> None:
         self.log(kind).add(change)
-        for call in list(self._listeners.get(kind, {}).values()):
+        listening = list(self._listeners.get(kind, {}).values())
+        if _concerns_owners(change):
+            listening += self._listeners.get(OWNERS, {}).values()
+        for call in listening:
             call()
+
+
+def _concerns_owners(change: Change) -> bool:
+    about = change.last.value["metadata"]
+    return change.after is None or "deletionTimestamp" in about or "ownerReferences" in about
 
 
 def _key(entry: tuple[Key, Stored]) -> Key:

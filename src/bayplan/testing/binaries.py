@@ -24,7 +24,11 @@ PACKAGES = {
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
 }
-KUBELET = "k8s.io/kubernetes/cmd/kubelet"  # for Linux only, and no part of a control plane
+# Built only when somebody asks for one by name. The kubelet is for Linux only.
+ON_REQUEST = {
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+}
 
 
 class ControlPlaneError(RuntimeError):
@@ -100,7 +104,7 @@ def _build(name: str, version: str, target: Path, say: Say) -> Binary:
             return Binary(name, target, _version(target), "cache")
         say(f"{name}: building it for Kubernetes {version}, the first time takes minutes")
         began = time.monotonic()
-        path = KUBELET if name == "kubelet" else PACKAGES[name]
+        path = (PACKAGES | ON_REQUEST)[name]
         if version == VERSION:
             package = gotool.Package(path, SOURCES, ldflags)
         else:

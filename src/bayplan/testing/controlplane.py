@@ -4,9 +4,10 @@
         plane.kubectl("apply", "-f", "-", input=manifest)
         plane.start_kube_scheduler()
 
-There is no kubelet and no controller: nodes are objects that a test creates, pods never start, a
-ServiceAccount exists only if somebody creates it, the roles `view`, `edit` and `admin` are empty
-(a controller would fill them), and a deleted namespace never goes away.
+There is no kubelet: nodes are objects that a test creates, and pods never start. There is no
+controller either, unless `start_controller_manager` is called: a ServiceAccount exists only if
+somebody creates it, the roles `view`, `edit` and `admin` are empty (a controller would fill them),
+and a deleted namespace never goes away.
 It needs only the standard library.
 """
 
@@ -37,6 +38,12 @@ __all__ = ["ControlPlane", "ControlPlaneError", "Process", "Refused", "RequestKi
 PORTS = range(10_000, 30_000)
 SCHEDULER_CLIENT = {"qps": 5000, "burst": 10000}  # the default of 50 and 100 would be the limit
 ADMIN = "admin"
+CONTROLLERS = (  # of kube-controller-manager's: those whose work the embedded API does too
+    "statefulset-controller",
+    "job-controller",
+    "ttl-after-finished-controller",
+    "garbage-collector-controller",
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class ControlPlane:
         self._api = Api(self._port, self.ca_file, self.token)
         self._etcd: Process | None = None
         self._apiserver: Process | None = None
-        self._schedulers: list[Process] = []
+        self._clients: list[Process] = []  # schedulers and controllers
 
     def __enter__(self) -> "ControlPlane":
         self.start()
@@ -142,8 +149,8 @@ class ControlPlane:
 
     def stop(self) -> None:
         """Stops everything, in the order in which it is not missed."""
-        for scheduler in self._schedulers:
-            scheduler.stop()
+        for client in self._clients:
+            client.stop()
         self.stop_apiserver()
         if self._etcd:
             self._etcd.stop()
@@ -195,7 +202,7 @@ class ControlPlane:
     def start_kube_scheduler(self, config: Mapping[str, Any] | None = None) -> Process:
         """A kube-scheduler for this cluster; `config` adds to its KubeSchedulerConfiguration."""
         binary = self._binary("kube-scheduler")
-        name = f"kube-scheduler-{len(self._schedulers)}"
+        name = f"kube-scheduler-{len(self._clients)}"
         whole = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
@@ -207,11 +214,34 @@ class ControlPlane:
         path.write_text(json.dumps(whole, indent=2))
         command = [str(binary.path), f"--config={path}", "--secure-port=0", *self._gates]
         scheduler = Process(name, command, self.directory / f"{name}.log")
-        self._schedulers.append(scheduler)
+        self._clients.append(scheduler)
         # It has no port to ask. This line comes after everything that can be wrong with a config.
         started = b"Starting Kubernetes Scheduler"
         scheduler.wait_until(lambda: started in scheduler.log.read_bytes())
         return scheduler
+
+    def start_controller_manager(self, controllers: Sequence[str] = CONTROLLERS) -> Process:
+        """A kube-controller-manager for this cluster, with these controllers and no others.
+
+        It may have to be built, which takes minutes: only those who ask for it wait. Kinds that are
+        defined later are known to its garbage collector half a minute later.
+        """
+        name = f"kube-controller-manager-{len(self._clients)}"
+        command = [
+            str(self._binary("kube-controller-manager").path),
+            f"--kubeconfig={self.kubeconfig}",
+            f"--controllers={','.join(controllers)}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            f"--kube-api-qps={SCHEDULER_CLIENT['qps']}",
+            f"--kube-api-burst={SCHEDULER_CLIENT['burst']}",
+            *self._gates,
+        ]
+        manager = Process(name, command, self.directory / f"{name}.log")
+        self._clients.append(manager)
+        # It has no port to ask either. Each controller begins when it has listed what it needs.
+        manager.wait_until(lambda: _have_listed(manager.log.read_text(), len(controllers)))
+        return manager
 
     def kubectl(self, *args: str, input: str | None = None) -> str:
         """What kubectl prints, run as the admin; a failure is an error with its words."""
@@ -269,6 +299,11 @@ class ControlPlane:
         ]
         self._etcd = Process("etcd", command, self.directory / "etcd.log")
         self._etcd.wait_until(functools.partial(_answers, self._etcd_port))
+
+
+def _have_listed(log: str, controllers: int) -> bool:
+    begun, ended = log.count("Waiting for caches to sync"), log.count("Caches are synced")
+    return begun == ended >= controllers
 
 
 def _answers(port: int) -> bool:

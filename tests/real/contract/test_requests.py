@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.real.contract import bad_scripts, more_scripts, odd_scripts, scripts
+from tests.real.contract import bad_scripts, more_scripts, odd_scripts, scripts, workload_scripts
 from tests.real.contract.asks import PODS, Ask, pod
 from tests.real.contract.conftest import Both
 from tests.real.contract.differences import DIFFERENCES
 from tests.real.contract.exchange import Server
 
 SCRIPTS = scripts.SCRIPTS | more_scripts.SCRIPTS | bad_scripts.SCRIPTS | odd_scripts.SCRIPTS
+SCRIPTS |= workload_scripts.SCRIPTS
 LAST = "the-last-{ns}"
 
 

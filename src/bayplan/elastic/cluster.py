@@ -1,0 +1,326 @@
+"""What the watches have brought, and the snapshot that is made of it.
+
+Pods of the whole cluster are followed for what they use; of workers and launchers a little more is
+kept. What our own writes came back with is taken in at once; an older event that a watch still
+brings costs a refused write, no more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from bayplan.core.model.quantity import counted
+from bayplan.elastic.seen import Seen, Snapshot, State, Worker
+from bayplan.kube import wire
+from bayplan.kube.client import NODES, PODS, PRIORITY_CLASSES, Resource
+from bayplan.kube.defaults import Classes
+from bayplan.kube.elastic import (
+    ELASTIC,
+    GENERAL,
+    HOROVOD,
+    JOB_LABEL,
+    RESOURCES,
+    ROLE_LABEL,
+    Job,
+    horovod_names,
+    read_job,
+)
+from bayplan.kube.read import Reader, Unreadable
+from bayplan.kube.reflector import Watched
+from bayplan.kube.rows import amounts
+
+log = logging.getLogger("bayplan")
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Place = tuple[str, str]  # namespace and name
+
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
+JOBS = Resource("batch", "v1", "jobs")
+# A node with one of these takes nobody, and what is on it may be lost; other taints are the
+# scheduler's to judge.
+_DEAD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+# reasons of pods that failed by no fault of their own
+_EXCUSED = ("Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost", "Shutdown")
+
+
+class Table(Generic[T]):
+    """The sink of one watch: what there is, by namespace and name."""
+
+    def __init__(
+        self, what: str, decode: Callable[[Raw], tuple[Place, T]], changed: asyncio.Event
+    ) -> None:
+        self.what, self.decode, self._changed = what, decode, changed
+        self.known: dict[Place, T] = {}
+        self.is_synced = False
+
+    def replace(self, items: list[tuple[Place, T]], resource_version: str) -> None:
+        self.known = dict(items)
+        self._changed.set()
+
+    def put(self, item: tuple[Place, T]) -> None:
+        if self.known.get(item[0]) != item[1]:
+            self.known[item[0]] = item[1]
+            self._changed.set()
+
+    def drop(self, item: tuple[Place, T]) -> None:
+        if self.known.pop(item[0], None) is not None:
+            self._changed.set()
+
+    def synced(self) -> None:
+        self.is_synced = True
+        self._changed.set()
+
+    def bad(self, line: bytes, error: Exception) -> None:
+        log.warning("a %s cannot be read and is left out: %s", self.what, error)
+
+
+class PodSeen(Struct, frozen=True):
+    uid: str
+    node: str
+    phase: str
+    going: bool
+    requests: tuple[tuple[str, int], ...]
+    elastic: str = ""  # the annotation
+    role: str = ""
+    owner: str = ""  # uid of its controller
+    owner_name: str = ""
+    ready: bool = False
+    excused: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+
+class NodeSeen(Struct, frozen=True):
+    allocatable: dict[str, int]
+    takes_pods: bool
+
+
+class _Owner(wire.Wire):
+    uid: str | None = None
+    name: str | None = None
+    controller: bool | None = None
+
+
+class _Notes(wire.Wire):
+    elastic: str | None = msgspec.field(default=None, name=ELASTIC)
+
+
+class _Metadata(wire.Metadata):
+    annotations: _Notes | None = None
+    owner_references: list[_Owner] | None = None
+
+
+class _Pod(wire.Wire):
+    metadata: _Metadata
+    spec: wire.PodSpec | None = None
+    status: wire.PodStatus | None = None
+
+
+_decode_pod = msgspec.json.Decoder(_Pod).decode
+_decode_node = msgspec.json.Decoder(wire.Node).decode
+_decode_class = msgspec.json.Decoder(wire.PriorityClass).decode
+_decode_any = msgspec.json.Decoder(Json).decode
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self._reader = Reader()
+        self._jobs = {kind: Table(kind, _object, self.changed) for kind in RESOURCES}
+        self.pods = Table("pod", self._pod, self.changed)
+        self._nodes = Table("node", _node, self.changed)
+        self._classes = Table("priority class", _class, self.changed)
+        self._sets = Table("stateful set", _object, self.changed)
+        self._launchers = Table("job", _object, self.changed)
+        self._read: dict[str, tuple[str, Classes, Job]] = {}  # by key
+
+    def watched(self) -> list[tuple[Watched[Any], Table[Any]]]:
+        ours: list[tuple[Resource, Table[Any], str]] = [
+            (STATEFUL_SETS, self._sets, JOB_LABEL),
+            (JOBS, self._launchers, JOB_LABEL),
+            (PODS, self.pods, ""),
+            (NODES, self._nodes, ""),
+            (PRIORITY_CLASSES, self._classes, ""),
+            *((resource, self._jobs[kind], "") for kind, resource in RESOURCES.items()),
+        ]
+        return [
+            (Watched(resource.path(), table.decode, label_selector=selector), table)
+            for resource, table, selector in ours
+        ]
+
+    def take_job(self, kind: str, body: bytes) -> None:
+        """An object of a kind that we wrote, as the API has it now."""
+        self._jobs[kind].put(_object(Raw(body)))
+
+    def take_pod(self, body: bytes) -> None:
+        self.pods.put(self._pod(Raw(body)))
+
+    def take_set(self, body: bytes) -> None:
+        self._sets.put(_object(Raw(body)))
+
+    def manifest(self, job: Job) -> Json:
+        return self._jobs[job.kind].known.get((job.namespace, job.name)) or {}
+
+    def snapshot(self, at: str) -> Snapshot:
+        priorities = {name: found for (_, name), found in self._classes.known.items()}
+        classes = Classes(priorities)
+        jobs = [
+            self._job(kind, manifest, classes)
+            for kind, table in self._jobs.items()
+            for manifest in table.known.values()
+        ]
+        by_job: dict[tuple[str, str], list[tuple[str, PodSeen]]] = {}
+        for (namespace, name), pod in self.pods.known.items():
+            if pod.elastic or pod.role:
+                by_job.setdefault((namespace, _job_named(pod)), []).append((name, pod))
+        seen = [self._seen(job, by_job.get((job.namespace, _mark(job)), [])) for job in jobs]
+        return Snapshot(tuple(seen), self._capacity(seen), at)
+
+    def _job(self, kind: str, manifest: Json, classes: Classes) -> Job:
+        """Read again only when it has changed."""
+        about = manifest["metadata"]
+        key = f"{kind} {about.get('namespace')}/{about.get('name')}"
+        version = str(about.get("resourceVersion"))
+        if key not in self._read or self._read[key][:2] != (version, classes):
+            self._read[key] = version, classes, read_job(kind, manifest, classes)
+        return self._read[key][2]
+
+    def _seen(self, job: Job, pods: Iterable[tuple[str, PodSeen]]) -> Seen:
+        workers, launcher = [], None
+        names = horovod_names(job.name)
+        for name, pod in pods:
+            owned = pod.owner == job.uid if job.kind == GENERAL else True
+            if job.kind == HOROVOD:
+                owned = pod.owner_name == names["workers"]
+            prefix = f"{job.name}-worker-" if job.kind == GENERAL else f"{names['workers']}-"
+            index = name.removeprefix(prefix)
+            if not owned or (pod.role != "launcher" and not index.isdecimal()):
+                continue
+            worker = self._worker(name, pod, int(index) if index.isdecimal() else 0)
+            if pod.role == "launcher":
+                launcher = worker
+            else:
+                workers.append(worker)
+        workers.sort(key=lambda worker: worker.index)
+        if job.kind == GENERAL:
+            return Seen(job, tuple(workers), launcher)
+        found = self._sets.known.get((job.namespace, names["workers"]))
+        replicas = None
+        if found is not None and not found["metadata"].get("deletionTimestamp"):
+            given = (found.get("spec") or {}).get("replicas")
+            replicas = given if isinstance(given, int) else 1
+        launched = _launched(self._launchers.known.get((job.namespace, names["launcher"])))
+        return Seen(job, tuple(workers), None, replicas, launched)
+
+    def _worker(self, name: str, pod: PodSeen, index: int) -> Worker:
+        state: State = "placed" if pod.node else "waiting"
+        if pod.has_ended:
+            state = "succeeded" if pod.phase == "Succeeded" else "failed"
+        elif pod.node and self._nodes.is_synced and ("", pod.node) not in self._nodes.known:
+            state = "lost"
+        elif pod.going:
+            state = "going"
+        return Worker(name, pod.uid, index, state, pod.node, pod.ready, pod.excused)
+
+    def _capacity(self, jobs: list[Seen]) -> dict[str, dict[str, int]]:
+        """By resource and node: what pods of others leave. A node that takes nobody has what our
+        own workers have there."""
+        uids = {worker.uid for seen in jobs for worker in seen.workers}
+        wanted = {seen.job.counted[0] for seen in jobs}
+        used: dict[tuple[str, str, bool], int] = {}  # by resource, node, and whether it is ours
+        for pod in self.pods.known.values():
+            if not pod.node or pod.has_ended:
+                continue
+            for resource, amount in pod.requests:
+                if resource in wanted:
+                    key = resource, pod.node, pod.uid in uids
+                    used[key] = used.get(key, 0) + amount
+        capacity: dict[str, dict[str, int]] = {}
+        for resource in wanted:
+            left = capacity[resource] = {}
+            for (_, name), node in self._nodes.known.items():
+                total = node.allocatable.get(resource, 0)
+                if not total:
+                    continue
+                if not node.takes_pods:
+                    left[name] = used.get((resource, name, True), 0)
+                else:
+                    left[name] = total - used.get((resource, name, False), 0)
+        return capacity
+
+    def _pod(self, raw: Raw) -> tuple[Place, PodSeen]:
+        seen = _decode_pod(raw)
+        about, status = seen.metadata, seen.status or wire.PodStatus()
+        place = about.namespace or "default", about.name or ""
+        try:
+            requests = self._reader.pod(raw).row.requests
+        except Unreadable as unreadable:
+            log.warning("what a pod uses is not known: %s", unreadable)
+            requests = ()
+        owner = next((o for o in about.owner_references or () if o.controller), _Owner())
+        conditions = {c.type: c.status for c in status.conditions or ()}
+        notes = about.annotations or _Notes()
+        return place, PodSeen(
+            uid=about.uid or "",
+            node=(seen.spec and seen.spec.node_name) or "",
+            phase=status.phase or "",
+            going=bool(about.deletion_timestamp),
+            requests=requests,
+            elastic=notes.elastic or "",
+            role=(about.labels or {}).get(ROLE_LABEL, ""),
+            owner=owner.uid or "",
+            owner_name=owner.name or "",
+            ready=conditions.get("Ready") == "True",
+            excused=conditions.get("DisruptionTarget") == "True" or status.reason in _EXCUSED,
+        )
+
+
+def _object(raw: Raw) -> tuple[Place, Json]:
+    value = _decode_any(raw)
+    about = value.get("metadata")
+    if not isinstance(about, dict) or not isinstance(about.get("name"), str):
+        raise ValueError("it has no name")
+    return (str(about.get("namespace") or "default"), about["name"]), value
+
+
+def _node(raw: Raw) -> tuple[Place, NodeSeen]:
+    seen = _decode_node(raw)
+    spec, status = seen.spec or wire.NodeSpec(), seen.status or wire.NodeStatus()
+    found = amounts(status.allocatable, "status.allocatable")
+    dead = any(taint.key in _DEAD for taint in spec.taints or ())
+    allocatable = {name: counted(name, nano) for name, nano in found.items()}
+    name = (seen.metadata and seen.metadata.name) or ""
+    return ("", name), NodeSeen(allocatable, not (spec.unschedulable or dead))
+
+
+def _class(raw: Raw) -> tuple[Place, wire.PriorityClass]:
+    seen = _decode_class(raw)
+    return ("", (seen.metadata and seen.metadata.name) or ""), seen
+
+
+def _mark(job: Job) -> str:
+    """As its workers' annotation has it."""
+    return job.name if job.kind == GENERAL else f"{HOROVOD.lower()}/{job.name}"
+
+
+def _job_named(pod: PodSeen) -> str:
+    """A launcher has no annotation: its name is the job's, and the role's."""
+    return pod.elastic or pod.owner_name
+
+
+def _launched(job: Json | None) -> Any:
+    if job is None:
+        return ""
+    status = job.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    for condition in conditions if isinstance(conditions, list) else []:
+        if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):
+            return condition["type"]
+    return "Running"

@@ -1,0 +1,107 @@
+"""Back-offs: all that the planner remembers. Whoever starts anew without them asks once too often,
+which is harmless."""
+
+from msgspec import Struct
+
+from bayplan.elastic.seen import Seen, Snapshot, Worker
+
+
+class Patience(Struct, frozen=True):
+    confirm_s: float = 10.0  # until a grant that is not confirmed is given up
+    retry_s: float = 30.0  # until more is asked for again; doubles
+    retry_most_s: float = 300.0
+    failure_s: float = 10.0  # until a failed worker is made again; doubles, as of a Job
+    failure_most_s: float = 360.0
+
+
+class Cap(Struct, frozen=True):
+    """More than this was granted in vain."""
+
+    limit: int  # workers
+    until: float
+    delay_s: float
+    room: dict[str, int]  # by node, when it was tried
+    why: str
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.short: dict[str, tuple[int, float]] = {}  # by job: generation, since when
+        self.caps: dict[str, Cap] = {}  # by job
+        self._failed: dict[str, float] = {}  # by uid of a pod: when it was seen first
+        self.due = float("inf")  # when it is time to look again, whatever happens
+
+    def forget_all_but(self, snapshot: Snapshot) -> None:
+        jobs = {seen.job.key for seen in snapshot.jobs}
+        uids = {pod.uid for seen in snapshot.jobs for pod in pods_of(seen)}
+        self.short = {key: value for key, value in self.short.items() if key in jobs}
+        self.caps = {key: value for key, value in self.caps.items() if key in jobs}
+        self._failed = {uid: value for uid, value in self._failed.items() if uid in uids}
+        self.due = float("inf")
+
+    def is_overdue(self, key: str, generation: int, patience_s: float, now: float) -> bool:
+        """Whether the job's grant has been short for so long."""
+        was, since = self.short.get(key, (0, now))
+        if was != generation:
+            since = now
+            self.short[key] = generation, now
+        return self._is_past(since + patience_s, now)
+
+    def cap(self, seen: Seen, workers: int, room: dict[str, int], patience: Patience) -> None:
+        """More than these workers need not be asked for, for a while from the next look on."""
+        key, before = seen.job.key, self.caps.get(seen.job.key)
+        delay_s = patience.retry_s
+        if before is not None:
+            delay_s = min(before.delay_s * 2, patience.retry_most_s)
+        why = seen.job.confirmed.message or "the scheduler has not confirmed the grant"
+        self.caps[key] = Cap(workers, float("-inf"), delay_s, room, why)
+
+    def limit(self, seen: Seen, room: dict[str, int], now: float) -> int | None:
+        """The workers that the job is held to for now, if it is."""
+        key, cap = seen.job.key, self.caps.get(seen.job.key)
+        if cap is None:
+            return None
+        if seen.is_settled and seen.job.grant.workers > cap.limit:
+            del self.caps[key]  # there was room after all
+            return None
+        if cap.until == float("-inf"):
+            cap = Cap(cap.limit, now + cap.delay_s, cap.delay_s, cap.room, cap.why)
+            self.caps[key] = cap
+        gained = any(free > cap.room.get(node, 0) for node, free in room.items())
+        if gained:
+            del self.caps[key]  # something has changed: it is worth a try, and a new start
+            return None
+        return None if self._is_past(cap.until, now) else cap.limit
+
+    def over(self, seen: Seen, patience: Patience, now: float) -> list[Worker]:
+        """Failed pods whose time has come to be made again, and those that are lost."""
+        status, found = seen.job.status, []
+        for pod in pods_of(seen):
+            if pod.state == "lost" or (pod.state == "failed" and pod.excused):
+                found.append(pod)
+            elif pod.state == "failed" and pod.uid in status.counted:
+                first = self._failed.setdefault(pod.uid, now)
+                doubled_s = patience.failure_s * 2 ** min(max(status.failures - 1, 0), 20)
+                if self._is_past(first + min(doubled_s, patience.failure_most_s), now):
+                    found.append(pod)
+        return found
+
+    def _is_past(self, time: float, now: float) -> bool:
+        if now < time:
+            self.due = min(self.due, time)
+        return now >= time
+
+
+def pods_of(seen: Seen) -> list[Worker]:
+    return [*seen.workers, *([seen.launcher] if seen.launcher is not None else [])]
+
+
+def room_of(snapshot: Snapshot, resource: str) -> dict[str, int]:
+    """What is free of it, by node."""
+    room = dict(snapshot.capacity.get(resource, {}))
+    for seen in snapshot.jobs:
+        name, each = seen.job.counted
+        for worker in seen.workers:
+            if name == resource and worker.takes and worker.node in room:
+                room[worker.node] -= each
+    return room

@@ -1,0 +1,85 @@
+"""How many workers each job should have: the allocator, asked for each resource by itself."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from bayplan.elastic import allocator, curves
+from bayplan.elastic.memory import Memory, room_of
+from bayplan.elastic.seen import Seen, Snapshot
+from bayplan.kube.elastic import Job
+
+
+class Policy(Struct, frozen=True):
+    allocator: Literal["best", "faithful"] = "best"
+    threshold: float = 0.05
+
+
+def by_resource(jobs: Iterable[Seen]) -> dict[str, list[Seen]]:
+    """Jobs that ask for different resources do not compete."""
+    found: dict[str, list[Seen]] = {}
+    for seen in jobs:
+        found.setdefault(seen.job.counted[0], []).append(seen)
+    return found
+
+
+def sizes(
+    snapshot: Snapshot, active: Sequence[Seen], memory: Memory, policy: Policy, now: float
+) -> dict[str, int]:
+    """Workers by the job's key, of all that are active."""
+    found: dict[str, int] = {}
+    for resource, jobs in by_resource(active).items():
+        ours = {seen.job.key for seen in jobs}
+        devices = sum(snapshot.capacity.get(resource, {}).values()) - sum(
+            seen.job.counted[1] * max(seen.job.grant.places, seen.used)
+            for seen in snapshot.jobs
+            if seen.job.counted[0] == resource and seen.job.key not in ours
+        )
+        room = room_of(snapshot, resource)
+        asking = []
+        for seen in jobs:
+            least, most = bounds(seen.job)
+            limit = memory.limit(seen, room, now)
+            if limit is not None:
+                least, most = min(least, limit), min(most, limit)
+            found[seen.job.key] = 0 if most == 0 or resource else most
+            if most and resource:
+                asking.append(_asked(seen.job, least, most))
+        found |= _allocated(policy, asking, max(devices, 0))
+    return found
+
+
+def bounds(job: Job) -> tuple[int, int]:
+    """The least and the most that it may have, if it has any."""
+    if job.suspend:
+        return 0, 0
+    if job.fixed is not None:
+        return job.fixed, job.fixed
+    return job.minimum, job.maximum
+
+
+def _asked(job: Job, least: int, most: int) -> allocator.Job:
+    each = job.counted[1]
+    return allocator.Job(
+        key=job.key,
+        minimum=least,
+        maximum=most,
+        has=job.grant.workers,
+        curve=curves.relative(curve_of(job), each),
+        arrival=job.arrival,
+        priority=job.priority,
+        per_worker=each,
+    )
+
+
+def curve_of(job: Job) -> curves.Curve:
+    if job.curve:
+        return curves.given(dict(job.curve))
+    return curves.amdahl() if job.parallel is None else curves.amdahl(job.parallel)
+
+
+def _allocated(policy: Policy, jobs: Sequence[allocator.Job], devices: int) -> dict[str, int]:
+    if policy.allocator == "faithful":
+        return allocator.faithful(jobs, devices)
+    return allocator.best(jobs, devices, policy.threshold)

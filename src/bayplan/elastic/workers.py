@@ -1,0 +1,40 @@
+"""Manifests of an ElasticJob's pods: workers by index, and the launcher. Pure."""
+
+from typing import Any
+
+from bayplan.kube.elastic import RESOURCES, Job
+
+Json = dict[str, Any]
+
+
+def worker(job: Job, index: int) -> Json:
+    return _pod(job, job.template, f"{job.name}-worker-{index}")
+
+
+def launcher(job: Job) -> Json:
+    assert job.launcher is not None
+    return _pod(job, job.launcher, f"{job.name}-launcher")
+
+
+def _pod(job: Job, template: Json, name: str) -> Json:
+    """A pod that fails is made again by the controller, unless its owner says otherwise."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], **named(job, name)},
+        "spec": {"restartPolicy": "Never", **template["spec"]},
+    }
+
+
+def named(job: Job, name: str) -> Json:
+    """The metadata of something that belongs to the job, and goes with it."""
+    resource = RESOURCES[job.kind]
+    owner = {
+        "apiVersion": f"{resource.group}/{resource.version}",
+        "kind": job.kind,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {"name": name, "namespace": job.namespace, "ownerReferences": [owner]}

@@ -1,0 +1,148 @@
+"""Carries steps out: each is one or a few requests that may be repeated without harm.
+
+A status is written only if the job is still as it was read. Before pods are made or removed the
+job is read afresh: the grant must be the one that the step was planned for, so a cache that lags
+behind makes nobody too many. Nothing is sent without the lease.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bayplan.elastic import horovod, workers
+from bayplan.elastic.cluster import JOBS, STATEFUL_SETS, Cluster
+from bayplan.elastic.seen import (
+    MakeLauncher,
+    MakeWorkers,
+    RemovePods,
+    Scale,
+    Step,
+    TearDown,
+    Write,
+)
+from bayplan.kube.client import POD_GROUPS, PODS, Client, Resource
+from bayplan.kube.elastic import GENERAL, RESOURCES, Job, horovod_names, read_job
+from bayplan.kube.transport import JSON, MERGE_PATCH, ApiError
+
+Json = dict[str, Any]
+
+OWNER = {"fieldManager": "bayplan-elastic"}
+SERVICES = Resource("", "v1", "services")
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+GROUPS = POD_GROUPS["scheduling.sigs.k8s.io"]
+
+
+class Stale(Exception):
+    """The job is not any more what the step was planned for."""
+
+
+class Writer:
+    def __init__(self, client: Client, cluster: Cluster, fence: Callable[[], None]) -> None:
+        """`fence` raises `Fenced` when we may not write."""
+        self._client, self._cluster, self._fence = client, cluster, fence
+        self.counts: Counter[str] = Counter()
+
+    async def carry_out(self, step: Step) -> None:
+        """`Stale`, `ApiError`, `TransportError` or `Fenced` when it cannot be done."""
+        match step:
+            case Write(job, grant, fields):
+                await self._write(job, fields | ({} if grant is None else {"grant": grant}))
+            case MakeWorkers(job, indices):
+                await self._look(job, makes=True)
+                for index in indices:
+                    body = await self._create(PODS, workers.worker(job, index))
+                    self._cluster.take_pod(body)
+            case RemovePods(job, pods):
+                await self._look(job, makes=False)
+                for pod in pods:
+                    now = pod.state == "lost"  # no kubelet is there to say that it is gone
+                    await self._delete(PODS, job.namespace, pod.name, pod.uid, now)
+            case MakeLauncher(job):
+                manifest = await self._look(job, makes=True)
+                if job.kind == GENERAL:
+                    self._cluster.take_pod(await self._create(PODS, workers.launcher(job)))
+                else:
+                    await self._ensure(JOBS, horovod.launcher(job, manifest))
+            case Scale(job, replicas):
+                await self._scale(job, replicas)
+            case TearDown(job):
+                names = horovod_names(job.name)
+                await self._delete(SERVICES, job.namespace, names["service"])
+                await self._delete(STATEFUL_SETS, job.namespace, names["workers"])
+        self.counts[type(step).__name__] += 1
+
+    async def _write(self, job: Job, fields: Json) -> None:
+        patch = {"metadata": {"resourceVersion": job.version, "uid": job.uid}, "status": fields}
+        path = RESOURCES[job.kind].path(job.namespace, job.name, "status")
+        self._cluster.take_job(job.kind, await self._send("PATCH", path, patch))
+
+    async def _look(self, job: Job, makes: bool) -> Json:
+        path = RESOURCES[job.kind].path(job.namespace, job.name)
+        manifest: Json = msgspec.json.decode(await self._client.request("GET", path))
+        fresh = read_job(job.kind, manifest)
+        same = (fresh.uid, fresh.grant) == (job.uid, job.grant) and not fresh.leaving
+        confirmed = fresh.confirmed
+        kept = (
+            confirmed.generation == job.grant.generation and confirmed.workers >= job.grant.workers
+        )
+        if not same or (makes and (not kept or fresh.suspend or fresh.wrong)):
+            raise Stale(f"{job.key} has changed")
+        return manifest
+
+    async def _scale(self, job: Job, replicas: int) -> None:
+        """What the workers need is there before they are."""
+        names = horovod_names(job.name)
+        await self._look(job, makes=replicas == job.grant.workers and replicas > 0)
+        await self._ensure(CONFIG_MAPS, horovod.scripts(job))
+        await self._ensure(SERVICES, horovod.service(job))
+        if not await self._ensure(GROUPS, horovod.group(job)):
+            await self._patch(GROUPS, job, names["group"], {"spec": horovod.group_spec(job)})
+        if not await self._ensure(STATEFUL_SETS, horovod.stateful_set(job, replicas)):
+            spec = {"spec": {"replicas": replicas}}
+            body = await self._patch(STATEFUL_SETS, job, names["workers"], spec)
+            self._cluster.take_set(body)
+
+    async def _patch(self, resource: Resource, job: Job, name: str, patch: Json) -> bytes:
+        return await self._send("PATCH", resource.path(job.namespace, name), patch)
+
+    async def _create(self, resource: Resource, manifest: Json) -> bytes:
+        path = resource.path(manifest["metadata"]["namespace"])
+        return await self._send("POST", path, manifest)
+
+    async def _ensure(self, resource: Resource, manifest: Json) -> bool:
+        """Whether it was made now."""
+        try:
+            await self._create(resource, manifest)
+            return True
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return False
+
+    async def _delete(
+        self, resource: Resource, namespace: str, name: str, uid: str = "", now: bool = False
+    ) -> None:
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        else:
+            options["propagationPolicy"] = "Background"
+        if now:
+            options["gracePeriodSeconds"] = 0
+        try:
+            await self._send("DELETE", resource.path(namespace, name), options)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def _send(self, method: str, path: str, content: Json) -> bytes:
+        return await self._client.request(
+            method,
+            path,
+            params=OWNER if method != "DELETE" else None,
+            body=msgspec.json.encode(content),
+            content_type=MERGE_PATCH if method == "PATCH" else JSON,
+            before_send=self._fence,
+        )

@@ -1,0 +1,387 @@
+"""Elastic jobs from their arrival to their end, on virtual time: the readable specification."""
+
+import pytest
+
+from bayplan.elastic.memory import Patience
+from bayplan.elastic.planner import Settings
+from bayplan.elastic.sizes import Policy
+from bayplan.kube.elastic import HOROVOD
+from tests.elastic.stage import GPU, Stage, elastic, horovod, play, template
+
+
+def test_two_jobs_share_and_a_third_takes_its_part_and_one_goes_and_a_node_dies() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 2, 5))
+        await stage.pass_time(5)
+        assert stage.workers() == {"a": 5}
+
+        await stage.submit(elastic("b", 2, 5))
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 3, "b": 3}
+
+        await stage.submit(elastic("c", 2, 5))
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 2, "b": 2, "c": 2}
+
+        await stage.remove("a")
+        await stage.pass_time(10)
+        assert stage.workers() == {"b": 3, "c": 3}
+
+        await stage.kubelets.vanish("right")
+        await stage.pass_time(30)
+        assert sum(stage.workers().values()) == 3  # one of them has less than its minimum
+        assert sorted(stage.workers().values()) == [1, 2]
+        assert stage.standin.overtaken == []
+
+    play(story, left=3, right=3)
+
+
+def test_a_job_grows_when_devices_are_free_again() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.pod("other", 3)
+        await stage.pass_time(1)
+        await stage.submit(elastic("a", 1, 4))
+        await stage.pass_time(5)
+        assert stage.workers() == {"a": 1}
+
+        await stage.user.request("DELETE", "/api/v1/namespaces/default/pods/other")
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 4}
+
+    play(story, only=4)
+
+
+def test_a_job_whose_minimum_does_not_fit_waits_with_a_reason_and_lets_a_smaller_one_start() -> (
+    None
+):
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("large", 5, 8))
+        await stage.submit(elastic("small", 2, 2))
+        await stage.pass_time(5)
+        assert stage.workers() == {"small": 2}
+        said = stage.job("large").said
+        assert said["phase"] == "Pending"
+        assert said["message"] == f"waits until there is room for 5 workers of 1 {GPU}"
+        assert "grant" not in said
+
+    play(story, only=4)
+
+
+def test_places_that_the_scheduler_does_not_find_are_given_up_after_a_while() -> None:
+    """Four GPUs, but no node with two of them free."""
+
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 2, gpus=2))
+        await stage.pass_time(3)
+        assert stage.job("a").grant.workers == 1  # two devices: the allocator thinks that it fits
+        assert stage.workers() == {}
+        await stage.pass_time(12)
+        assert stage.job("a").grant.workers == 0
+        assert stage.job("a").said["message"] == "no room for 1 more"
+
+        await stage.pod("filler", 1)  # nothing is gained by that
+        await stage.pass_time(5)
+        assert stage.job("a").grant.workers == 0
+
+        await stage.kubelets.add(node_of_two())
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 1}
+
+    def node_of_two() -> dict[str, object]:
+        from tests.elastic.stage import node
+
+        return node("roomy", 2)
+
+    play(story, one=1, two=1)
+
+
+def test_what_does_not_fit_is_asked_for_again_after_longer_and_longer_times() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 1, gpus=2))
+        asked = []
+        before = 0
+        for second in range(700):
+            await stage.pass_time(1)
+            now = stage.job("a").grant
+            if now.generation != before and now.workers:
+                asked.append(second)
+            before = now.generation
+        gaps = [after - first for first, after in zip(asked, asked[1:], strict=False)]
+        assert gaps[0] == pytest.approx(40, abs=2)  # 10 s of patience and 30 s of rest
+        assert gaps[1] == pytest.approx(70, abs=2)
+        assert gaps[2] == pytest.approx(130, abs=2)
+
+    play(story, one=1, two=1)
+
+
+def test_a_suspended_job_has_no_workers_and_comes_back() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 2, 4))
+        await stage.pass_time(5)
+        await stage.change("a", {"suspend": True})
+        await stage.pass_time(10)
+        grant = stage.job("a").grant
+        assert (stage.pods(), grant.places) == ([], 0)
+        assert stage.job("a").said["message"] == "suspended"
+        await stage.change("a", {"suspend": None})
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 4}
+
+    play(story, only=4)
+
+
+def test_a_lower_maximum_removes_the_highest_indices() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 4))
+        await stage.pass_time(5)
+        await stage.change("a", {"maxWorkers": 2})
+        await stage.pass_time(10)
+        assert stage.pods() == ["a-worker-0", "a-worker-1"]
+
+    play(story, only=4)
+
+
+def test_a_worker_that_someone_deletes_is_made_again_when_it_is_gone() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 2, 4))
+        await stage.pass_time(5)
+        await stage.user.request("DELETE", "/api/v1/namespaces/default/pods/a-worker-1")
+        await stage.pass_time(8)
+        assert stage.workers() == {"a": 4}
+        assert stage.job("a").said.get("failures", 0) == 0
+
+    play(story, only=4)
+
+
+def test_a_job_is_complete_when_its_workers_have_succeeded_and_has_given_everything_back() -> None:
+    async def story(stage: Stage) -> None:
+        job = elastic("a", 1, 2)
+        await stage.submit(job)
+        await stage.submit(elastic("b", 1, 4))
+        await stage.pass_time(8)
+        assert stage.workers() == {"a": 2, "b": 2}
+        await stage.end_pod("a-worker-0", "Succeeded")
+        await stage.pass_time(3)
+        assert stage.job("a").said["phase"] == "Finishing"
+        assert stage.job("a").grant.workers == 1
+        await stage.end_pod("a-worker-1", "Succeeded")
+        await stage.pass_time(10)
+        done = stage.job("a")
+        assert (done.said["phase"], done.grant.places) == ("Complete", 0)
+        assert done.said["completionTime"]
+        assert {c["type"]: c["status"] for c in done.said["conditions"]}["Complete"] == "True"
+        assert stage.workers() == {"b": 4}
+
+    play(story, only=4)
+
+
+def test_a_worker_that_fails_is_replaced_later_and_later_until_the_job_has_failed() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 2, backoffLimit=2))
+        await stage.pass_time(5)
+        for count, wait in ((1, 10), (2, 20)):
+            await stage.end_pod("a-worker-0", "Failed")
+            await stage.pass_time(wait - 2)
+            assert stage.workers() == {"a": 1}
+            await stage.pass_time(6)
+            assert stage.workers() == {"a": 2}
+            assert stage.job("a").said["failures"] == count
+        await stage.end_pod("a-worker-1", "Failed")
+        await stage.pass_time(10)
+        job = stage.job("a")
+        assert (job.said["phase"], job.said["failures"], job.grant.places) == ("Failed", 3, 0)
+        assert stage.workers() == {}
+
+    play(story, only=2)
+
+
+def test_a_worker_that_was_evicted_is_nobodys_fault() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 2, backoffLimit=0))
+        await stage.pass_time(5)
+        await stage.end_pod("a-worker-0", "Failed", "Evicted")
+        await stage.pass_time(5)
+        assert stage.workers() == {"a": 2}
+        assert stage.job("a").said["phase"] == "Running"
+
+    play(story, only=2)
+
+
+def test_a_launcher_starts_when_the_least_number_is_ready_and_its_end_is_the_jobs() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 2, 4, launcher=template(0)))
+        await stage.pass_time(6)
+        assert "a-launcher" in stage.pods()
+        await stage.end_pod("a-launcher", "Succeeded")
+        await stage.pass_time(10)
+        assert stage.pods() == ["a-launcher"]
+        assert stage.job("a").said["phase"] == "Complete"
+
+    play(story, only=4)
+
+
+def test_a_job_of_another_controller_is_left_alone_and_its_grant_counts() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("theirs", 1, 4, managedBy="example.com/mine"))
+        await stage.pass_time(3)
+        assert stage.job("theirs").said == {}
+        from tests.elastic.stage import RESOURCES, patch
+
+        path = RESOURCES["ElasticJob"].path("default", "theirs", "status")
+        grant = {"generation": 1, "workers": 3, "passing": 0}
+        await patch(stage.user, path, {"status": {"grant": grant}})
+        await stage.pass_time(3)
+        await stage.submit(elastic("ours", 1, 4))
+        await stage.pass_time(5)
+        assert stage.workers() == {"ours": 1}
+        assert stage.job("theirs").confirmed.workers == 3
+
+    play(story, only=4)
+
+
+def test_a_bad_job_is_told_why_and_disturbs_nobody() -> None:
+    async def story(stage: Stage) -> None:
+        bad = elastic("bad", 3, 4)
+        bad["spec"]["maxWorkers"] = 2
+        odd = elastic("odd", 1, 2)
+        odd["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"][GPU] = "many"
+        none = elastic("none", 1, 2)
+        none["spec"]["template"] = {"spec": {"containers": []}}
+        for job in (bad, odd, none, elastic("good", 1, 2)):
+            await stage.submit(job)
+        await stage.pass_time(5)
+        assert stage.workers() == {"good": 2}
+        assert stage.job("bad").said["message"] == (
+            "ElasticJob default/bad: spec.maxWorkers: 2 is not a whole number from 3 to 10000"
+        )
+        assert stage.job("odd").said["message"] == (
+            "ElasticJob default/odd: spec.template.spec.containers[0].resources.limits: "
+            "'many' is not a quantity"
+        )
+        assert stage.job("none").said["message"] == (
+            "ElasticJob default/none: spec.template.spec.containers: there are none"
+        )
+        await stage.change("bad", {"maxWorkers": 4, "minWorkers": 1})
+        await stage.pass_time(5)
+        assert stage.workers() == {"good": 2, "bad": 2}
+
+    play(story, only=4)
+
+
+def test_a_pod_that_the_api_refuses_is_told_and_costs_the_others_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        bad = elastic("bad", 1, 1)
+        bad["spec"]["template"]["spec"]["containers"][0]["name"] = "Not A Name"
+        await stage.submit(bad)
+        await stage.submit(elastic("good", 1, 2))
+        await stage.pass_time(5)
+        assert stage.workers() == {"good": 2}
+
+    play(story, only=4)
+
+
+def test_the_faithful_rule_cuts_to_the_minimum_and_gives_the_rest_to_the_newcomer() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 2, 5))
+        await stage.pass_time(5)
+        assert stage.workers() == {"a": 5}
+        await stage.submit(elastic("b", 2, 5))
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 2, "b": 4}
+
+    play(story, Settings(Policy("faithful")), left=3, right=3)
+
+
+def test_jobs_that_ask_for_different_resources_do_not_compete() -> None:
+    async def story(stage: Stage) -> None:
+        cpus = elastic("cpus", 1, 3)
+        resources = cpus["spec"]["template"]["spec"]["containers"][0]["resources"]
+        resources["limits"] = {"cpu": "1"}
+        await stage.submit(elastic("gpus", 1, 4))
+        await stage.submit(cpus)
+        await stage.pass_time(5)
+        assert stage.job("cpus").grant.workers == 3
+        assert stage.job("gpus").grant.workers == 4
+
+    play(story, only=4)
+
+
+def test_a_job_that_no_scheduler_serves_does_not_keep_what_others_gave_up() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 4))
+        await stage.pass_time(5)
+        stage.standin.serves = False
+        await stage.submit(elastic("b", 1, 4))
+        await stage.pass_time(60)
+        assert stage.job("b").grant.workers == 0
+        assert stage.job("b").said["message"] == "the scheduler has not confirmed the grant"
+        stage.standin.serves = True
+        await stage.pass_time(60)
+        assert stage.workers() == {"a": 2, "b": 2}
+
+    play(story, Settings(patience=Patience(confirm_s=5.0)), only=4)
+
+
+def test_an_elastic_horovod_job_has_what_the_original_makes() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(horovod("sample", 2, 5))
+        await stage.pass_time(10)
+        assert stage.workers() == {"elastichorovodjob/sample": 4}
+        base = "elastichorovodjob-sample"
+        assert base in stage.objects("services")
+        found = stage.objects("statefulsets.apps")[f"{base}-workers"]
+        assert found["spec"]["replicas"] == 4
+        assert found["spec"]["podManagementPolicy"] == "Parallel"
+        (owner,) = found["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == (HOROVOD, "sample")
+        labels = found["spec"]["template"]["metadata"]["labels"]
+        assert labels == {
+            "ElasticHorovodJob": "sample",
+            "role": "worker",
+            "pod-group.scheduling.sigs.k8s.io": "podgroup-ehjob-sample",
+        }
+        group = stage.objects("podgroups.scheduling.sigs.k8s.io")["podgroup-ehjob-sample"]
+        assert group["spec"] == {"minMember": 2, "minResources": {GPU: "2"}}
+        assert (
+            "discover_hosts.sh" in stage.objects("configmaps")["ai-horovod-discover-hosts"]["data"]
+        )
+        job = stage.objects("jobs.batch")[f"{base}-launcher"]
+        (command,) = job["spec"]["template"]["spec"]["containers"]
+        assert "-np 2 --max-np 5 --host-discovery-script" in command["args"][1]
+        said = stage.job("sample", HOROVOD).said
+        assert said["workers"] == f"statefulset.apps/{base}-workers"
+        assert said["launcher"] == f"job.batch/{base}-launcher"
+        assert (said["availableReplicas"], said["phase"]) == (4, "Running")
+
+    play(story, only=4)
+
+
+def test_both_kinds_share_the_devices_and_a_fixed_size_is_kept() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(horovod("sample", 1, 4))
+        await stage.pass_time(10)
+        assert stage.workers() == {"elastichorovodjob/sample": 4}
+        await stage.submit(elastic("a", 2, 4))
+        await stage.pass_time(10)
+        assert stage.workers() == {"elastichorovodjob/sample": 2, "a": 2}
+        await stage.change("sample", {"workersSpec": {"targetReplicas": 1}}, HOROVOD)
+        await stage.pass_time(10)
+        assert stage.workers() == {"elastichorovodjob/sample": 1, "a": 3}
+
+    play(story, only=4)
+
+
+def test_a_horovod_job_whose_launcher_is_done_gives_everything_back() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(horovod("sample", 1, 4))
+        await stage.pass_time(10)
+        (launcher,) = [name for name in stage.pods() if "launcher" in name]
+        await stage.end_pod(launcher, "Succeeded")
+        await stage.pass_time(15)
+        job = stage.job("sample", HOROVOD)
+        assert (job.said["phase"], job.grant.places) == ("Complete", 0)
+        assert stage.objects("statefulsets.apps") == {}
+        assert stage.objects("services") == {}
+        assert stage.pods() == [launcher]
+
+    play(story, only=4)
