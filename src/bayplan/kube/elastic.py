@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from bayplan.core.model.grants import GENERAL, HOROVOD, elastic_key
+from bayplan.core.model.grants import KINDS, elastic_key
 from bayplan.kube import wire
 from bayplan.kube.client import Resource
 from bayplan.kube.defaults import Classes, default_pod
@@ -29,6 +29,7 @@ JOB_LABEL, ROLE_LABEL = "bayplan.dev/elastic-job", "bayplan.dev/role"
 SCHEDULER = "bayplan.dev/scheduler-name"  # on an ElasticHorovodJob, which has no field for it
 DEFAULT_SCHEDULER = "bayplan"
 
+GENERAL, HOROVOD = KINDS
 RESOURCES = {
     GENERAL: Resource("bayplan.dev", "v1alpha1", "elasticjobs"),
     HOROVOD: Resource("ai.centauruscloud.io", "v1alpha1", "elastichorovodjobs"),
