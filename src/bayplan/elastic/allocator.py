@@ -88,7 +88,10 @@ def _surviving(by_arrival: Sequence[Job], listed: Sequence[Job], devices: int) -
 
 
 def _decide(job: Job, sizes: Sizes, listed: Sequence[Job], free: int) -> int:
-    """Apply the original's rule to one job that has not its minimum; the devices left free."""
+    """Apply the original's rule to one job; the devices left free.
+
+    One that has begun and lost workers only gets its minimum back: the original grows nobody.
+    """
     free += sizes[job.key] * job.per_worker
     wanted = job.minimum * job.per_worker
     for other in listed:
@@ -97,7 +100,8 @@ def _decide(job: Job, sizes: Sizes, listed: Sequence[Job], free: int) -> int:
         if other.key != job.key:
             free += _cut(other, sizes)
     if free >= wanted:
-        sizes[job.key] = min(free // job.per_worker, job.maximum)
+        most = job.minimum if job.has else job.maximum
+        sizes[job.key] = min(free // job.per_worker, most)
     return free - sizes[job.key] * job.per_worker
 
 

@@ -19,6 +19,7 @@ BUDGET = 100_000_000  # and those it may take at most, while sizes can be droppe
 LOSSES = (0.0, 1e-4, 1e-3, 1e-2)  # of the sum of values, tried in this order
 HALVINGS = 60  # of the price of a device
 TOP_UPS = 64  # steps that use what the price left over; more never helped
+EQUAL = 2.0**44  # sums that differ by less than one part of this are equal: rounding does as much
 SAFE = 1e-9  # of the sum: beyond what rounding can do
 
 
@@ -70,7 +71,7 @@ def _exactly(ladders: Sequence[Ladder], room: int) -> list[int]:
 def _in_whole_numbers(ladders: Sequence[Ladder], room: int) -> list[Ints]:
     """Values as integers, less one for each device: exact sums, and the cheaper of equal ones."""
     most = sum(float(each.values[-1]) for each in ladders) or 1.0
-    scale = float(2**60 // (room + 2)) / most
+    scale = min(EQUAL, float(2**60 // (room + 2))) / most
     return [
         np.rint(each.values * scale).astype(np.int64) * (room + 1) - each.costs for each in ladders
     ]
