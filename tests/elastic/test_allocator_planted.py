@@ -88,16 +88,6 @@ BUGS = (
     ),
     (
         Bug(
-            "devices-of-a-worker",
-            ALLOCATOR,
-            "least + max(left, 0) // job.per_worker)",
-            "least + max(left, 0))",
-            "harmless: too long a ladder only",
-        ),
-        LAWS,
-    ),
-    (
-        Bug(
             "cost-of-a-worker",
             ALLOCATOR,
             "np.arange(least, most + 1) * job.per_worker",

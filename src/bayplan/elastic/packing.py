@@ -5,6 +5,7 @@ devices; where that would take long, sizes that cannot be part of a better answe
 by Lagrange's bound. Nothing here knows jobs, arrival or what a device is.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,7 +72,8 @@ def _exactly(ladders: Sequence[Ladder], room: int) -> list[int]:
 def _in_whole_numbers(ladders: Sequence[Ladder], room: int) -> list[Ints]:
     """Values as integers, less one for each device: exact sums, and the cheaper of equal ones."""
     most = sum(float(each.values[-1]) for each in ladders) or 1.0
-    scale = min(EQUAL, float(2**60 // (room + 2))) / most
+    exponent = math.floor(math.log2(min(EQUAL, 2.0**60 / (room + 2)) / most))
+    scale = 2.0**exponent  # a power of two, so that whole and half values stay what they are
     return [
         np.rint(each.values * scale).astype(np.int64) * (room + 1) - each.costs for each in ladders
     ]
