@@ -180,10 +180,9 @@ def _improved(ranked: Sequence[Job], floors: Sizes, sizes: Sizes, terms: _Terms)
     """The best sizes of all, if they are worth it; else growth into what is free, where it is."""
     high = {job.key: _ceiling(job, floors) for job in ranked}
     top = _most(ranked, floors, high, _Terms(terms.devices))
-    rule = faithful(ranked, terms.devices)  # only after a loss that `fill` allows itself can it win
-    if all(floors[k] <= rule[k] <= high[k] for k in rule) and throughput(ranked, rule) > throughput(
-        ranked, top
-    ):
+    rule = faithful(ranked, terms.devices)
+    possible = all(floors[key] <= size <= high[key] for key, size in rule.items())
+    if possible and _worth(ranked, top, rule, 0.0):  # after a loss that `fill` allows itself
         top = rule
     if _worth(ranked, sizes, top, terms.threshold):
         return top

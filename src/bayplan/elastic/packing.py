@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-QUICK = 20_000_000  # sizes × devices that the plain program does at once: about 0.1 s
-BUDGET = 100_000_000  # and those it may take at most, while sizes can be dropped at a known loss
+QUICK = 5_000_000  # sizes × devices that the plain program does at once: about 50 ms
+BUDGET = 100_000_000  # and at most, as long as sizes can be dropped at a known loss: about 1 s
 LOSSES = (0.0, 1e-4, 1e-3, 1e-2)  # of the sum of values, tried in this order
 HALVINGS = 60  # of the price of a device
 TOP_UPS = 64  # steps that use what the price left over; more never helped
