@@ -44,7 +44,7 @@ BUGS = (
             "(job.arrival, -job.priority, job.key)",
             "priority comes before arrival",
         ),
-        "test_the_sizes_are_the_optimum_of_an_integer_program",
+        "test_priority_comes_before_arrival",
     ),
     (
         Bug(
@@ -75,16 +75,6 @@ BUGS = (
             "free devices are used where they are worth it",
         ),
         "test_no_device_is_idle_that_is_worth_the_threshold_to_a_job",
-    ),
-    (
-        Bug(
-            "one-step-only",
-            ALLOCATOR,
-            "        sizes = changed\n",
-            "        return changed\n",
-            "asked again it gives the same",
-        ),
-        "test_asked_again_it_gives_the_same_sizes",
     ),
     (
         Bug(
