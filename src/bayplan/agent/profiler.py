@@ -129,7 +129,7 @@ class Profiler:
         """Gives what was refused: a no to one pod is none to the others."""
         troubles: list[tuple[str, str]] = []
         pods = self._pods.all()
-        uses = await self._here.aside(self._look, found, pods)
+        uses = await self._here.aside(self._look, found, pods, self._clock.time())
         texts = dict(self._texts(found, uses))
         self._counters = {uid: use.counters for uid, use in uses.items()}
         for pod in pods:
@@ -145,9 +145,9 @@ class Profiler:
         self._written = {uid: each for uid, each in self._written.items() if uid in here}
         return troubles
 
-    def _look(self, found: Mapping[int, Seen], pods: list[Pod]) -> dict[str, _Use]:
+    def _look(self, found: Mapping[int, Seen], pods: list[Pod], now: float) -> dict[str, _Use]:
         """Reads the kernel's files; not on the loop."""
-        kernel, now = self._here.kernel, self._clock.time()
+        kernel = self._here.kernel
         pids = {each.pid for seen in found.values() for each in seen.card.processes}
         by_pod = kernel.pods_of(sorted(pids)) if pids else {}
         uses: dict[str, _Use] = {}
