@@ -109,13 +109,14 @@ class NvmlSamples:
         except BadSample as error:
             self._tell([str(error)])
             _kill(sampler)
-            await sampler.wait()  # inside the driver it cannot even be killed: as long as it takes
-        except BaseException:
-            _kill(sampler)
-            with suppress(TimeoutError):  # whoever ends this does not wait for a driver
-                async with asyncio.timeout(ENDING_S):
-                    await sampler.wait()
-            raise
+            # Inside the driver it cannot even be killed: as long as it takes.
+            await sampler.communicate()
+        finally:
+            if sampler.returncode is None:
+                _kill(sampler)
+                with suppress(TimeoutError):  # whoever ends this does not wait for a driver
+                    async with asyncio.timeout(ENDING_S):
+                        await sampler.communicate()
 
     async def _next(self, sampler: Process) -> Sample:
         assert sampler.stdout is not None
