@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import ceil
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -61,27 +62,59 @@ class Seen(Struct, frozen=True):
 
 
 class Window:
-    """The samples of the last two minutes, by card."""
+    """What the cards did in the last two minutes."""
 
     def __init__(self) -> None:
-        self._cards: dict[str, deque[tuple[float, Card]]] = {}
+        self._cards: dict[str, _Course] = {}
 
     def take(self, sample: Sample, now: float) -> None:
         for card in sample.cards:
-            kept = self._cards.setdefault(card.id, deque(maxlen=MOST_SAMPLES))
-            kept.append((now, card))
-            while kept[0][0] < now - WINDOW_S:
-                kept.popleft()
+            self._cards.setdefault(card.id, _Course(card)).take(card, now)
 
     def look(self, now: float, indexes: Mapping[str, int]) -> dict[int, Seen]:
         """By the index under which the cluster knows a card, else the driver's."""
-        for id in [id for id, kept in self._cards.items() if kept[-1][0] < now - GONE_S]:
-            del self._cards[id]
+        self._cards = {
+            id: course
+            for id, course in self._cards.items()
+            if course.moments[-1].time >= now - GONE_S
+        }
         found: dict[int, Seen] = {}
         for id in sorted(self._cards, key=lambda id: id not in indexes):
-            kept = self._cards[id]
-            found.setdefault(indexes.get(id, kept[-1][1].index), _seen(kept))
+            course = self._cards[id]
+            found.setdefault(indexes.get(id, course.card.index), course.seen())
         return dict(sorted(found.items()))
+
+
+class _Moment(NamedTuple):
+    time: float
+    gpu: int | None
+    bandwidth: int | None
+
+
+class _Course:
+    """Of one card: as it is now, and only numbers of the past, since processes are many."""
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.moments: deque[_Moment] = deque(maxlen=MOST_SAMPLES)
+
+    def take(self, card: Card, now: float) -> None:
+        self.card = card
+        self.moments.append(_Moment(now, card.gpu, card.bandwidth))
+        while self.moments[0].time < now - WINDOW_S:
+            self.moments.popleft()
+
+    def seen(self) -> Seen:
+        gpu = [each.gpu for each in self.moments if each.gpu is not None]
+        bandwidth = [each.bandwidth for each in self.moments if each.bandwidth is not None]
+        beats = period(bandwidth)
+        span_s = self.moments[-1].time - self.moments[0].time
+        return Seen(
+            self.card,
+            max(gpu, default=None),
+            max(bandwidth, default=None),
+            None if beats is None else round(beats * span_s / (len(self.moments) - 1), 1),
+        )
 
 
 async def watched_for(samples: Samples, seconds: float) -> dict[int, Seen]:
@@ -95,19 +128,6 @@ async def watched_for(samples: Samples, seconds: float) -> dict[int, Seen]:
         async with asyncio.timeout(seconds):
             await samples.run(take)
     return window.look(time.monotonic(), {})
-
-
-def _seen(kept: deque[tuple[float, Card]]) -> Seen:
-    gpu = [card.gpu for _, card in kept if card.gpu is not None]
-    bandwidth = [card.bandwidth for _, card in kept if card.bandwidth is not None]
-    values = period(bandwidth)
-    span_s = kept[-1][0] - kept[0][0]
-    return Seen(
-        kept[-1][1],
-        max(gpu, default=None),
-        max(bandwidth, default=None),
-        None if values is None else round(values * span_s / (len(kept) - 1), 1),
-    )
 
 
 def node_annotations(found: Mapping[int, Seen]) -> dict[str, str]:
