@@ -263,7 +263,7 @@ GOOD = json.dumps({"cards": [{"id": "a", "index": 0, "model": "A", "total": 5, "
 
 
 async def followed(
-    program: str, until: Callable[[list[Sample], NvmlSamples], bool], silent_s: float = 5.0
+    program: str, until: Callable[[list[Sample], NvmlSamples], bool], silent_s: float = 20.0
 ) -> tuple[list[Sample], NvmlSamples]:
     """What came of a program in the place of NVML."""
     taken: list[Sample] = []
@@ -299,7 +299,7 @@ async def test_a_sampler_is_followed_and_begun_again() -> None:
 async def test_a_sampler_that_says_nothing_of_use(
     program: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    silent_s = 0.3 if "pause" in program else 5.0
+    silent_s = 0.3 if "pause" in program else 20.0
     taken, _ = await followed(program, lambda _, samples: samples.troubles > 0, silent_s)
 
     assert taken == []
