@@ -259,6 +259,7 @@ def test_pods_in_order_wait_for_the_one_before(space: Space) -> None:
         until(partial(space.is_there, "pods", name))
         until(lambda: space.status("sets", "web").get("replicas") == len(space.pods()))
         seen.append(sorted(space.pods()))
+        assert space.status("sets", "web").get("readyReplicas", 0) == len(seen) - 1
         is_ready(name)
 
     assert seen == [["web-0"], ["web-0", "web-1"], ["web-0", "web-1", "web-2"]]
