@@ -53,34 +53,30 @@ def embedded_managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
 @contextmanager
 def running(plane: Plane) -> Iterator[None]:
     """With a pretend node, in a thread of its own."""
-    loop, ready = asyncio.new_event_loop(), threading.Event()
+    ready, stops = threading.Event(), []
 
     async def kubelets() -> None:
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             source = find_source(str(plane.kubeconfig))
             client = await connect(source, RealClock(), Configuration(), stack)
             pretend = Kubelets(client, nodes("cpu*1"), random.Random(1))
             task = asyncio.create_task(pretend.run())
             await pretend.registered.wait()
+            stops.append(lambda: loop.call_soon_threadsafe(stopped.set))
             ready.set()
-            await task
+            await stopped.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
-    main = loop.create_task(kubelets())
-
-    def work() -> None:
-        try:
-            loop.run_until_complete(main)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=work, name="pretend node", daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(kubelets()), name="node", daemon=True)
     thread.start()
     assert ready.wait(20)
     yield
-    loop.call_soon_threadsafe(main.cancel)
+    for stop in stops:
+        stop()
     thread.join(10)
+    assert not thread.is_alive()
 
 
 class Space:

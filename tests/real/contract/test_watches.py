@@ -73,8 +73,8 @@ def test_a_bookmark_ends_what_there_is(since: str, both: Both) -> None:
     for server in both:
         _ask(server, *CHANGES[:2], Ask("POST", MAPS, {"metadata": {"name": "a"}}))
         _ask(server, Ask("POST", NODES, node("n1")))
-        lists = (PODS, MAPS, NODES, LEASES, EVENTS, CORE_EVENTS, BUDGETS, CLAIMS, STORAGE_CLASSES)
-        lists = (*lists, SETS, JOBS)
+        first = (PODS, MAPS, NODES, LEASES, EVENTS, CORE_EVENTS, BUDGETS, CLAIMS, STORAGE_CLASSES)
+        lists = (*first, SETS, JOBS)
         told.append(
             {
                 path: server.watch(f"{path}?watch=true&timeoutSeconds=5&{INITIAL}{since}", None)
