@@ -8,7 +8,7 @@ import asyncio
 import random
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -53,7 +53,8 @@ def embedded_managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
 @contextmanager
 def running(plane: Plane) -> Iterator[None]:
     """With a pretend node, in a thread of its own."""
-    ready, stops = threading.Event(), []
+    ready = threading.Event()
+    stops: list[Callable[[], object]] = []
 
     async def kubelets() -> None:
         stopped, loop = asyncio.Event(), asyncio.get_running_loop()
