@@ -340,6 +340,8 @@ class Stage:
         await self.post(PODS.path("default"), body)
 
     async def end_pod(self, name: str, phase: str, reason: str = "") -> None:
+        """What its kubelet would say, which then counts it no more."""
+        self.kubelets._running.discard(self.objects("pods")[name]["metadata"]["uid"])
         status = {"phase": phase, "reason": reason, "conditions": None}
         await patch(self.user, PODS.path("default", name, "status"), {"status": status})
 
