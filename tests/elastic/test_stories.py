@@ -382,3 +382,33 @@ def test_a_horovod_job_whose_launcher_is_done_gives_everything_back() -> None:
         assert stage.pods() == [launcher]
 
     play(story, only=4)
+
+
+def test_nobody_overtakes_a_job_for_which_others_make_room() -> None:
+    """An ordinary pod has waited for long, and does not get what is passed on."""
+
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 4))
+        await stage.submit(elastic("b", 1, 4))
+        await stage.pass_time(8)
+        assert stage.workers() == {"a": 2, "b": 2}
+        await stage.pod("greedy", 1)
+        await stage.pass_time(3)
+        await stage.submit(elastic("c", 2, 2))
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 1, "b": 1, "c": 2}
+        assert "nodeName" not in stage.objects("pods")["greedy"]["spec"]
+
+    play(story, left=2, right=2)
+
+
+def test_sizes_do_not_change_without_a_reason() -> None:
+    async def story(stage: Stage) -> None:
+        for name in ("a", "b", "c"):
+            await stage.submit(elastic(name, 1, 6))
+        await stage.pass_time(20)
+        before = [stage.job(name).version for name in ("a", "b", "c")]
+        await stage.pass_time(600)
+        assert [stage.job(name).version for name in ("a", "b", "c")] == before
+
+    play(story, left=4, right=4)
