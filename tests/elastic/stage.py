@@ -96,6 +96,7 @@ class Judge:
         self.dead = False
         self.died = asyncio.Event()
         self.writes: list[str] = []
+        self._looked: dict[str, Job] = {}  # ElasticJobs as they were last asked for
         self.wrong: list[str] = []
 
     async def request(
@@ -112,6 +113,8 @@ class Judge:
                 self._judge_grant(path, json.loads(more["body"]))
 
         answer = await self._inner.request(method, path, before_send=check, **more)
+        if method == "GET" and "/elasticjobs/" in path and answer.status == 200:
+            self._looked[path.split("/")[-1]] = read_job(GENERAL, json.loads(answer.body))
         if method != "GET" and "/leases" not in path:
             self.writes.append(f"{method} {path} {answer.status}")
             if self._left is not None:
@@ -128,10 +131,13 @@ class Judge:
         name = about["annotations"].get("bayplan.dev/elastic")
         if name is None:
             return
-        job = found(self._api, GENERAL, name)
+        job, looked = found(self._api, GENERAL, name), self._looked.get(name)
         if job is None:
-            self.wrong.append(f"{about['name']}: it has no job")
+            return  # gone since the writer looked; what it makes goes with it
+        if looked is None or looked.grant != job.grant:
+            self.wrong.append(f"{about['name']}: made without a look at the grant")
             return
+        job = looked  # a place may be lost in between: a node dies
         workers = [
             each
             for each in self._api.store.values("pods")
