@@ -21,6 +21,7 @@ from bayplan.elastic.controller import Controller
 from bayplan.elastic.planner import Settings
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.elastic import GENERAL, HOROVOD, RESOURCES, Job, read_job
+from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.kube.transport import (
     MERGE_PATCH,
     ApiError,
@@ -303,7 +304,12 @@ class Process:
     def __init__(self, stage: "Stage", live: int | None, settings: Settings) -> None:
         self.judge = Judge(DirectTransport(stage.api, stage.clock, stage.faults), stage.api, live)
         client = Client(self.judge, stage.clock, stage.rng)
-        self.controller = Controller(client, settings)
+        lease = None
+        if stage.elects:
+            stage.elected += 1
+            config = LeaseConfig("kube-system", "bayplan-elastic", f"replica-{stage.elected}")
+            lease = Lease(client, config)
+        self.controller = Controller(client, settings, lease)
         self.task = asyncio.create_task(self.controller.run(), name="elastic controller")
 
     async def kill(self) -> None:
@@ -325,6 +331,7 @@ class Stage:
         self.standin = StandIn(self.user, self.api)
         self.process: Process | None = None
         self.judges: list[Judge] = []
+        self.elects, self.elected = False, 0  # whether processes hold a lease; how many there were
         self._tasks: list[asyncio.Task[None]] = []
 
     async def play(self, story: "Story") -> None:
