@@ -411,3 +411,29 @@ def test_pods_that_wait_go_before_those_that_run() -> None:
     (removed,) = steps_for(replace(job, workers=(*job.workers[:1], waiting, first)))
     assert isinstance(removed, RemovePods)
     assert [pod.name for pod in removed.pods] == ["a-worker-2"]
+
+
+def test_a_worker_that_is_going_still_has_its_place() -> None:
+    job = seen(granted(2), Confirmed(3, 2), workers=2, most=2)
+    going = replace(job.workers[1], state="going")
+    assert steps_for(replace(job, workers=(job.workers[0], going))) == []
+
+
+def test_nobody_is_granted_places_that_pods_still_have() -> None:
+    giving = seen(granted(2, passing=2), Confirmed(3, 4), workers=4, most=2, name="giving")
+    (remove,) = steps_for(giving, seen(Grant(), Confirmed()))
+    assert isinstance(remove, RemovePods)
+    gone = replace(giving, workers=giving.workers[:2])
+    (grant,) = steps_for(gone, seen(Grant(), Confirmed()))
+    assert isinstance(grant, Write)
+    assert (grant.job.name, grant.grant) == ("a", granted(2, generation=1))
+
+
+def test_places_are_kept_until_there_are_enough_for_whoever_waits() -> None:
+    first = seen(granted(1, passing=1), Confirmed(3, 2), workers=1, most=1, name="first")
+    second = seen(granted(1, passing=1), Confirmed(3, 2), workers=2, most=1, name="second")
+    newcomer = seen(Grant(), Confirmed(), most=2)
+    newcomer = replace(newcomer, job=replace(newcomer.job, minimum=2))
+    (remove,) = steps_for(first, second, newcomer)
+    assert isinstance(remove, RemovePods)
+    assert remove.job.name == "second"
