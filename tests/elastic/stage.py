@@ -21,6 +21,7 @@ from bayplan.elastic.controller import Controller
 from bayplan.elastic.planner import Settings
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.elastic import GENERAL, HOROVOD, RESOURCES, Job, read_job
+from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.kube.transport import (
     MERGE_PATCH,
     ApiError,
@@ -40,7 +41,8 @@ Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-CYCLE_S = 0.2
+CYCLE_S, LOOK_S = 0.2, 5.0
+ENDS = ("Finishing", "Complete", "Failed")
 
 
 def node(name: str, gpus: int) -> Json:
@@ -95,6 +97,7 @@ class Judge:
         self.dead = False
         self.died = asyncio.Event()
         self.writes: list[str] = []
+        self._looked: dict[str, Job] = {}  # ElasticJobs as they were last asked for
         self.wrong: list[str] = []
 
     async def request(
@@ -107,8 +110,12 @@ class Judge:
                 before_send()
             if method == "POST" and path.endswith("/pods"):
                 self._judge_pod(json.loads(more["body"]))
+            if method == "PATCH" and path.endswith("/status"):
+                self._judge_grant(path, json.loads(more["body"]))
 
         answer = await self._inner.request(method, path, before_send=check, **more)
+        if method == "GET" and "/elasticjobs/" in path and answer.status == 200:
+            self._looked[path.split("/")[-1]] = read_job(GENERAL, json.loads(answer.body))
         if method != "GET" and "/leases" not in path:
             self.writes.append(f"{method} {path} {answer.status}")
             if self._left is not None:
@@ -125,10 +132,13 @@ class Judge:
         name = about["annotations"].get("bayplan.dev/elastic")
         if name is None:
             return
-        job = found(self._api, GENERAL, name)
+        job, looked = found(self._api, GENERAL, name), self._looked.get(name)
         if job is None:
-            self.wrong.append(f"{about['name']}: it has no job")
+            return  # gone since the writer looked; what it makes goes with it
+        if looked is None or looked.grant != job.grant:
+            self.wrong.append(f"{about['name']}: made without a look at the grant")
             return
+        job = looked  # a place may be lost in between: a node dies
         workers = [
             each
             for each in self._api.store.values("pods")
@@ -140,6 +150,26 @@ class Judge:
             self.wrong.append(f"{about['name']}: made under a grant that is not confirmed")
         if len(workers) + 1 > min(job.grant.places, job.confirmed.workers):
             self.wrong.append(f"{about['name']}: one too many for {job.grant}, {job.confirmed}")
+
+    def _judge_grant(self, path: str, body: Json) -> None:
+        """What would be written, if the job is still what the writer believes."""
+        kind = next(kind for kind, each in RESOURCES.items() if f"/{each.plural}/" in path)
+        job, grant = found(self._api, kind, path.split("/")[-2]), body["status"].get("grant")
+        if job is None or grant is None or job.version != body["metadata"]["resourceVersion"]:
+            return
+        said, workers = f"{job.key}: {job.grant} to {grant}", grant["workers"]
+        most = job.maximum if job.fixed is None else job.fixed
+        least = job.minimum if job.fixed is None else job.fixed
+        if grant["generation"] != job.grant.generation + 1:
+            self.wrong.append(f"{said}: not the next generation")
+        if workers > most and workers >= job.grant.workers:
+            self.wrong.append(f"{said}: more than {most}")
+        ends = body["status"].get("phase", job.said.get("phase")) in ENDS
+        known = job.confirmed.generation == job.grant.generation
+        short = not known or job.confirmed.workers < job.grant.workers
+        grows = workers > job.grant.workers > 0
+        if 0 < workers < least and not (short or grows or ends or workers == job.grant.workers):
+            self.wrong.append(f"{said}: less than {least}")
 
     @asynccontextmanager
     async def stream(
@@ -165,8 +195,17 @@ class StandIn:
         self._waited: Counter[str] = Counter()
 
     async def run(self) -> None:
+        """A cycle when something has changed, a moment later."""
+        changed = asyncio.Event()
+        stores = [f"{each.plural}.{each.group}" for each in RESOURCES.values()]
+        for store in ("nodes", "pods", *stores):
+            self._api.store.listen(store, changed.set)
         while True:
+            with suppress(TimeoutError):
+                async with self._client.clock.timeout(LOOK_S):
+                    await changed.wait()
             await self._client.clock.sleep(CYCLE_S)
+            changed.clear()
             if self.serves:
                 with suppress(ApiError):
                     await self.cycle()
@@ -265,7 +304,12 @@ class Process:
     def __init__(self, stage: "Stage", live: int | None, settings: Settings) -> None:
         self.judge = Judge(DirectTransport(stage.api, stage.clock, stage.faults), stage.api, live)
         client = Client(self.judge, stage.clock, stage.rng)
-        self.controller = Controller(client, settings)
+        lease = None
+        if stage.elects:
+            stage.elected += 1
+            config = LeaseConfig("kube-system", "bayplan-elastic", f"replica-{stage.elected}")
+            lease = Lease(client, config)
+        self.controller = Controller(client, settings, lease)
         self.task = asyncio.create_task(self.controller.run(), name="elastic controller")
 
     async def kill(self) -> None:
@@ -287,6 +331,7 @@ class Stage:
         self.standin = StandIn(self.user, self.api)
         self.process: Process | None = None
         self.judges: list[Judge] = []
+        self.elects, self.elected = False, 0  # whether processes hold a lease; how many there were
         self._tasks: list[asyncio.Task[None]] = []
 
     async def play(self, story: "Story") -> None:
@@ -300,7 +345,7 @@ class Stage:
             await story(self)
             if self.process is not None:
                 await self.process.kill()
-            assert self.wrong() == []
+            assert not self.wrong(), self.wrong()
             assert self.api.crashes == 0
         finally:
             for task in self._tasks:
@@ -340,6 +385,8 @@ class Stage:
         await self.post(PODS.path("default"), body)
 
     async def end_pod(self, name: str, phase: str, reason: str = "") -> None:
+        """What its kubelet would say, which then counts it no more."""
+        self.kubelets._running.discard(self.objects("pods")[name]["metadata"]["uid"])
         status = {"phase": phase, "reason": reason, "conditions": None}
         await patch(self.user, PODS.path("default", name, "status"), {"status": status})
 
