@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import gangs
 from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.preempting import DISPLACED
 from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
@@ -99,13 +100,14 @@ class Promises(preemption.Preemption):
             if isinstance(effect, do.Confirm) and effect.job in self.granted:
                 grant = self.granted[effect.job]
                 self.granted[effect.job] = replace(grant, confirmed=effect.confirmed)
-            self.harm = self.harm or isinstance(effect, do.Preempt | do.Evict)
+            displaced = isinstance(effect, do.Refuse) and effect.refusal.message == DISPLACED
+            self.harm = self.harm or displaced or isinstance(effect, do.Preempt | do.Evict)
         return effects
 
     @rule(seconds=st.sampled_from((0.0, 0.5, 2.0, 20.0, 400.0)))
     def tick(self, seconds: float) -> None:
-        harm, self.harm = self.harm, False
         super().tick(seconds)
+        harm, self.harm = self.harm, False
         promises = self.engine.promises
         now = {key: self.has(key) for key in promises.grants}
         for key, grant in promises.grants.items():

@@ -449,11 +449,14 @@ class Engine:
                     if refusal is not None:
                         effects.append(do.Refuse(waiter.pod, refusal))
                     continue
+            others = bool(self.nominations.owners)
             try:
                 self.order.started(waiter.pod, waiter.sort)
                 effects += self._deciding.decide(waiter, now)
             except Exception as error:
                 effects += self._failed(waiter, error, now)
+            if others or self.nominations.owners:  # some of them may be workers
+                self.promises.is_due |= self.promises.is_kept
         if self._reports:
             effects += self._reports
             self._reports.clear()
