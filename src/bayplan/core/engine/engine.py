@@ -101,7 +101,7 @@ class Engine:
             case on.BindDone(uid):
                 self._confirm(uid)
             case on.Tick(limit, day_s):
-                self.reservations.day_s = day_s
+                self.reservations.day_s = self.cluster.uses.day_s = day_s
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)
@@ -491,6 +491,6 @@ class Engine:
         if pod.nominated or pod.uid in self.nominations.owners:
             return ("nominated", pod.uid)  # what it waits for is no answer to others
         key = group_key(waiter, terms.namespaces)
-        if self.verdicts[pod.scheduler].by_terms_alone:
+        if self.verdicts[pod.scheduler].ignores_labels:
             return key
         return (key, pod.namespace, tuple(sorted(pod.labels.items())))
