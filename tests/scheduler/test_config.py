@@ -63,8 +63,8 @@ def test_the_least_form_is_the_default_profile() -> None:
 def test_without_a_file_there_are_the_promised_profiles_and_they_work_together() -> None:
     profiles = profiles_of(Configuration())
 
-    names = ["bayplan", "toyscheduler", "alnair-cost-saving", "alnair-high-performance"]
-    assert [profile.name for profile in profiles] == names
+    alnair = ["alnair-cost-saving", "alnair-high-performance", "utilsched"]
+    assert [profile.name for profile in profiles] == ["bayplan", "toyscheduler", *alnair]
     Engine(profiles)
 
 

@@ -77,7 +77,7 @@ def fresh(columns: Columns, day_s: float) -> Mask:
 
 
 def next_end(cluster: Cluster, day_s: float) -> float:
-    """When the next measure will be too old."""
+    """When the next measure will be too old, after this time of day."""
     since = columns_of(cluster).since[: cluster.height]
     left = since[(since > 0) & (since + AGE_S >= day_s)]
     # the least bit later, since what is just as old as it may be still counts

@@ -101,7 +101,7 @@ class Engine:
             case on.BindDone(uid):
                 self._confirm(uid)
             case on.Tick(limit, day_s):
-                self.reservations.day_s = self.cluster.uses.day_s = day_s
+                self.reservations.day_s = day_s
                 return self._cycle(now, limit)
             case on.BindFailed(uid, _):
                 return self._forget(uid, now)

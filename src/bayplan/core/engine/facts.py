@@ -86,18 +86,19 @@ class Facts:
         zones = self._cluster.zones
         if (zones.unsure or zones.next_s <= day_s) and zones.settle(day_s):
             self._waiting.wake((EventKind.TOPOLOGY_CHANGED,), now)
-        self._age(now, day_s)
-        next_s = min(zones.next_s, self._cluster.uses.next_s)
+        next_s = min(zones.next_s, self._age(now, day_s))
         self.next_end = now + next_s - day_s if day_s else math.inf
 
-    def _age(self, now: float, day_s: float) -> None:
-        """What was measured may be too old to keep a node closed. Mostly nobody waits for that."""
+    def _age(self, now: float, day_s: float) -> float:
+        """What was measured may be too old by now to keep a node closed. Gives the time of day at
+        which the next will be, where somebody waits for that; mostly nobody does."""
         uses = self._cluster.uses
-        if uses.next_s <= day_s:
-            uses.next_s = math.inf
+        before, uses.day_s = uses.day_s, day_s
+        if not day_s or not self._waiting.awaits(EventKind.USE_CHANGED):
+            return math.inf
+        if next_end(self._cluster, before) <= day_s:
             self._waiting.wake((EventKind.USE_CHANGED,), now)
-        if day_s and self._waiting.awaits(EventKind.USE_CHANGED):
-            uses.next_s = next_end(self._cluster, day_s)
+        return next_end(self._cluster, day_s)
 
     def _see_topology(self, node: str, topology: Topology | None, now: float) -> None:
         if self._cluster.zones.publish(node, topology):

@@ -107,8 +107,8 @@ class UtilSched:
         rows = self._rows(view)
         bounds = np.full(rows.used.shape, limit) if limit > 1 else limit * rows.total
         above: Mask = rows.out_of_band & (bounds > 0) & (rows.used > bounds)
-        closed: Mask = above.any(axis=1)
-        return closed.astype(np.int64)
+        codes: Codes = np.logical_or.reduce(above, axis=1).astype(np.int64)
+        return codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
         return (Reason(CLOSED, False, HELPED_BY),)

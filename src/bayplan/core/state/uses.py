@@ -5,7 +5,6 @@ says something of the next pod of that kind, and from where on columns must be m
 columns are `devices.usecolumns`'s, and are only made where a profile asks for them.
 """
 
-import math
 from typing import Any
 
 from bayplan.core.model.pods import Pod, RowKey
@@ -14,15 +13,14 @@ from bayplan.core.state.arrays import RowLog
 
 
 class Uses:
-    # Not state: the log only grows, times are the driver's, and columns are derived on demand.
-    NOT_STATE = ("log", "day_s", "next_s", "columns")
+    # Not state: the log only grows, time is the driver's, and columns are derived on demand.
+    NOT_STATE = ("log", "day_s", "columns")
 
     def __init__(self) -> None:
         # by namespace and row key, then uid: of the pods that have a place
         self.by_kind: dict[tuple[str, RowKey], dict[str, PodUse]] = {}
         self.log = RowLog()  # rows whose use, devices or holders may be others
         self.day_s = 0.0  # the time of day at the last Tick; 0: nobody knows
-        self.next_s = math.inf  # when the next measure is too old, where somebody waits for that
         self.columns: Any = None
 
     def count(self, pod: Pod, row: int, sign: int) -> None:
