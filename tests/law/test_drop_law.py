@@ -15,6 +15,7 @@ from bayplan.core.state import (
     podindex,
     storage,
     terms,
+    uses,
     zones,
 )
 from bayplan.core.state.cluster import Cluster
@@ -50,6 +51,11 @@ NOT_STATE = {
     "Storage": {"_done": "where inverses go"},
     "DeviceClasses": {"_done": "where inverses go", "_changed": "forgets the demands"},
     "Distrusted": {"_done": "where inverses go", "_touch": "writes the logs"},
+    "Uses": {
+        "log": "only grows",
+        "day_s": "the driver's time, of the last Tick",
+        "columns": "derived from the nodes, their pods and pools on demand, by the log",
+    },
     "Zones": {
         "_done": "where inverses go",
         "_touch": "writes the logs",
@@ -65,7 +71,8 @@ NOT_STATE = {
 
 
 def test_what_is_not_compared_is_written_down() -> None:
-    modules = (arrays, cluster, deviceclasses, distrust, labels, podindex, storage, terms, zones)
+    modules = (arrays, cluster, deviceclasses, distrust, labels, podindex, storage, terms, uses)
+    modules = (*modules, zones)
     for module in modules:
         for thing in vars(module).values():
             if isinstance(thing, type) and thing.__module__ == module.__name__:

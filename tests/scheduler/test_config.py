@@ -63,8 +63,8 @@ def test_the_least_form_is_the_default_profile() -> None:
 def test_without_a_file_there_are_the_promised_profiles_and_they_work_together() -> None:
     profiles = profiles_of(Configuration())
 
-    names = ["bayplan", "toyscheduler", "alnair-cost-saving", "alnair-high-performance"]
-    assert [profile.name for profile in profiles] == names
+    alnair = ["alnair-cost-saving", "alnair-high-performance", "utilsched"]
+    assert [profile.name for profile in profiles] == ["bayplan", "toyscheduler", *alnair]
     Engine(profiles)
 
 
@@ -111,6 +111,7 @@ clusterName: prod
 extender:
   {port: 1, policy: spread, preemption: false, maxBodySize: 1Mi, requestTimeout: 3s,
    tls: {certFile: c, keyFile: k, clientCAFile: a}}
+prometheus: {server: "http://p:9090", period: 1m, timeout: 5s, tokenFile: t, caFile: c}
 """)
     plain = msgspec.to_builtins(found)
     default = msgspec.to_builtins(Configuration())
@@ -134,6 +135,13 @@ extender:
         "tls": {"certFile": "c", "keyFile": "k", "clientCAFile": "a"},
         "maxBodySize": 1 << 20,
         "requestTimeout": 3.0,
+    }
+    assert plain["prometheus"] == {
+        "server": "http://p:9090",
+        "period": 60.0,
+        "timeout": 5.0,
+        "tokenFile": "t",
+        "caFile": "c",
     }
     (fpga,) = found.devices
     assert (fpga.name, fpga.ids, fpga.environment) == ("fpga", "index", "FPGAS")

@@ -24,6 +24,7 @@ from bayplan.core.model.numa import Topology, Zone
 from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod, RowKey
 from bayplan.core.model.selectors import Requirement, Selector
+from bayplan.core.model.utilisation import DeviceUse, NodeUse
 from bayplan.core.model.verdicts import Refusal, Tally
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube.read import Reader
@@ -108,6 +109,7 @@ def samples() -> dict[str, on.Event]:
         on.PodUnreadable("u", "a"),
         on.NodeSeen(world.node("a", taints=world.tainted("t"))),
         on.NodeGone("a"),
+        on.UseSeen("a", NodeUse(2, "Tesla K80", 12, 1, 16, (DeviceUse(1, 88, used_mib=512),))),
         on.NamespaceSeen("red", {"env": "prod"}),
         on.NamespaceGone("red"),
         on.BindDone("u"),

@@ -28,6 +28,7 @@ from bayplan.core.model.grants import Confirmed, Grant
 from bayplan.core.model.partitions import Partition
 from bayplan.core.model.pods import Gang, Pod
 from bayplan.core.model.selectors import Requirement, Selector
+from bayplan.core.model.utilisation import DeviceUse, NodeUse, PodUse
 from bayplan.core.model.verdicts import EventKind, Refusal
 from bayplan.core.model.volumes import Claim, StorageClass
 from bayplan.core.plugins.hooks import Candidate
@@ -190,6 +191,18 @@ class Histories(Laws):
             self.tell(on.BudgetGone(name))
         else:
             self.tell(on.BudgetSeen(Budget(name, "red", SELECTOR, allowed, frozenset("pq"))))
+
+    @rule(name=st.sampled_from(NAMES), percent=st.none() | st.integers(0, 100))
+    def see_use(self, name: str, percent: int | None) -> None:
+        use = None if percent is None else NodeUse(devices=(DeviceUse(0, percent),))
+        self.tell(on.UseSeen(name, use))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), percent=st.integers(0, 100))
+    def see_pods_use(self, data: st.DataObject, percent: int) -> None:
+        pod = self.known[data.draw(st.sampled_from(sorted(self.known)))]
+        self.known[pod.uid] = replace(pod, use=PodUse(percent))
+        self.tell(on.PodSeen(self.known[pod.uid]))
 
     @rule(key=st.sampled_from(JOBS), places=st.none() | st.integers(0, 4), said=st.integers(0, 4))
     def see_grant(self, key: str, places: int | None, said: int) -> None:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -18,7 +18,7 @@ from msgspec import Struct
 from yarl import URL
 
 from bayplan.kube.clock import Clock
-from bayplan.kube.credentials import Access, Credentials
+from bayplan.kube.credentials import Access
 from bayplan.kube.transport import (
     JSON,
     REQUEST_S,
@@ -64,12 +64,20 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+class Gives(Protocol):
+    """Says where the server is and what to show it, as `Credentials` does."""
+
+    async def access(self) -> Access: ...
+
+    async def refresh(self, refused: Access) -> Access: ...
+
+
 class HttpTransport:
     """Requests share `connections`; streams have theirs, so a watch never waits for a bind."""
 
     def __init__(
         self,
-        credentials: Credentials,
+        credentials: Gives,
         clock: Clock,
         connections: int = CONNECTIONS,
         user_agent: str = "bayplan",

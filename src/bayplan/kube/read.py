@@ -24,6 +24,7 @@ from bayplan.core.model.pods import Gang, Holding, Pod, RowKey
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import Taint
+from bayplan.core.model.utilisation import PodUse
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import groupwire, wire
@@ -37,6 +38,7 @@ from bayplan.kube.gangs import (
     words_of,
 )
 from bayplan.kube.groups import pod_group, source_of
+from bayplan.kube.profiles import MARK, node_use, pod_use
 from bayplan.kube.rows import amounts, row_key, with_partition
 from bayplan.kube.terms import Wrong, label_selector, located, pod_terms, seconds_of
 from bayplan.kube.topologies import NodeResourceTopology, topology_of
@@ -87,7 +89,9 @@ class Reader:
         return self._pod(self.decode_pod(source), newcomer)
 
     def decode_pod(self, source: Source) -> wire.Pod:
-        return decode(source, self._wire_pod, "pod")
+        seen = decode(source, self._wire_pod, "pod")
+        seen.profile = profile_of(source)
+        return seen
 
     def live_pod(self, source: Source) -> Pod | None:
         """A pod, or None when it has come to its end and holds nothing any more."""
@@ -128,6 +132,7 @@ class Reader:
             ),
             pools=pools_of(noted, self._vendors, labels, amount),
             maps={key: noted[key] for key in NEURON_MAPS if key in noted},
+            use=node_use(profile_of(source) or {}, self._say_of(f"node {name}")),
         )
 
     def namespace(self, source: Source) -> tuple[str, dict[str, str]]:
@@ -244,6 +249,7 @@ class Reader:
             preempted=metadata.deletion_timestamp is not None and was_preempted(status),
             run_s=run_s,
             elastic=intern(job_named(elastic, namespace)) if elastic else "",
+            use=self._use(seen.profile, f"pod {namespace}/{name}"),
         )
 
     def _times(
@@ -299,6 +305,12 @@ class Reader:
             self._gangs.clear()
         self._gangs[namespace, words] = gang
         return gang
+
+    def _use(self, profile: dict[str, str] | None, what: str) -> PodUse | None:
+        return None if profile is None else pod_use(profile, self._say_of(what))
+
+    def _say_of(self, what: str) -> Callable[[str, str], None]:
+        return lambda field, why: self._say(f"{what}: {field}: {why}")
 
     def _say(self, words: str) -> None:
         if self._remark is not None and words not in self._remarks:
@@ -373,6 +385,18 @@ def decode(source: Source, kind: type[W], what: str) -> W:
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         why, field = located(error)
         raise Unreadable(_guess(source, what), field, why or type(error).__name__) from None
+
+
+def profile_of(source: Source) -> dict[str, str] | None:
+    """The annotations of an object that was decoded before; None of one without a profiler's."""
+    data = json_of(source)
+    if MARK not in (data if isinstance(data, bytes) else bytes(data)):
+        return None
+    try:
+        seen = msgspec.json.decode(data, type=wire.Profiled)
+    except msgspec.MsgspecError:  # an annotation that is no text, and that nobody else reads
+        return None
+    return None if seen.metadata is None else seen.metadata.annotations
 
 
 def json_of(source: Source) -> bytes | msgspec.Raw:

@@ -316,9 +316,13 @@ class PodStatus(Wire):
 
 
 class Pod(Wire):
+    """`profile` is no field of the object: it is filled in by whoever decodes it, because the names
+    of these annotations cannot be listed here."""
+
     metadata: PodMetadata | None = None
     spec: PodSpec | None = None
     status: PodStatus | None = None
+    profile: Labels = None
 
 
 @cache
@@ -358,6 +362,16 @@ class ContainerImage(Wire):
 class NodeStatus(Wire):
     allocatable: Quantities = None
     images: list[ContainerImage] | None = None
+
+
+class AllAnnotations(Wire):
+    annotations: Labels = None
+
+
+class Profiled(Wire):
+    """Any object, read for its annotations alone."""
+
+    metadata: AllAnnotations | None = None
 
 
 class Node(Wire):

@@ -165,7 +165,7 @@ def _nodes(cluster: Cluster, fresh: Mapping[str, Node]) -> Iterator[Difference]:
             yield Difference("node_allocatable", name, *said)
         elif ours.labels != node.labels:
             yield Difference("node_labels", name, pairs(ours.labels), pairs(node.labels))
-        elif ours != node:
+        elif ours != (node := replace(node, use=ours.use)):  # how it is told depends on when
             names = [n for n in node.__struct_fields__ if _differ(ours, node, n)]
             yield Difference("node_other", name, _fields(ours, names), _fields(node, names))
     for name, row in cluster.rows.items():

@@ -42,6 +42,16 @@ def _by_devices(name: str, policy: str) -> ProfileConfig:
     )
 
 
+def _by_use() -> ProfileConfig:
+    """The default and UtilSched, with the weight that Alnair gives it; docs/utilisation.md."""
+    filters = tuple(Enabled(plugin) for plugin, _ in (*DEFAULT["filter"], ("UtilSched", 0)))
+    scores = tuple(Enabled(*entry) for entry in (*DEFAULT["score"], ("UtilSched", 300)))
+    off = (Enabled("*"),)
+    return ProfileConfig(
+        "utilsched", {"filter": PluginSet(filters, off), "score": PluginSet(scores, off)}
+    )
+
+
 DEFAULT_PROFILES = (
     ProfileConfig("bayplan"),
     ProfileConfig(  # docs/toyscheduler.md
@@ -50,10 +60,12 @@ DEFAULT_PROFILES = (
     ),
     _by_devices("alnair-cost-saving", "binpack"),
     _by_devices("alnair-high-performance", "spread"),
+    _by_use(),
 )
 
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
+_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):(\d{1,5})")
 
 
@@ -177,6 +189,18 @@ class Pool(Struct, frozen=True, rename="camel"):
         return host, int(port), (key, value)
 
 
+class Prometheus(Struct, frozen=True, rename="camel"):
+    """Where DCGM's measures are, for UtilSched. Without a server there are only annotations."""
+
+    server: str = ""  # http://host:port, with a path before /api where it has one
+    period: Seconds = 30.0
+    timeout: Seconds = 10.0  # of each query
+    token_file: str = ""
+    ca_file: str = msgspec.field(
+        default="", name="caFile"
+    )  # of a server with https; else the system's
+
+
 class Configuration(Struct, frozen=True, rename="camel"):
     """What a file says, or would say if it said everything. Times are in seconds."""
 
@@ -200,6 +224,7 @@ class Configuration(Struct, frozen=True, rename="camel"):
     pools: tuple[Pool, ...] = ()  # of IPUs, which are then given as partitions
     cluster_name: str = ""  # what controllers know us by; empty: the uid of kube-system
     extender: ExtenderSettings = ExtenderSettings()
+    prometheus: Prometheus = Prometheus()
 
     @property
     def vendors(self) -> Vendors:
@@ -282,9 +307,21 @@ def _checked(document: dict[str, Any]) -> Configuration:
     for i, pool in enumerate(config.pools):
         if pool.timeout <= 0:
             raise Fault(f"pools[{i}].timeout", "should be longer than 0s")
+    _check_prometheus(config.prometheus)
     _check_tls(config.extender.tls, "extender.tls")
     _check_tls(config.api_access.tls, "apiAccess.tls")
     return replace(config, profiles=_resolved(config.profiles))
+
+
+def _check_prometheus(prometheus: Prometheus) -> None:
+    server = prometheus.server
+    if server and not _URL.fullmatch(server):
+        raise Fault(
+            "prometheus.server", f"{shown(server)} is not an address such as http://host:9090"
+        )
+    for name, value in (("period", prometheus.period), ("timeout", prometheus.timeout)):
+        if value <= 0:
+            raise Fault(f"prometheus.{name}", "should be longer than 0s")
 
 
 def _check_tls(tls: Tls, path: str) -> None:

@@ -27,6 +27,7 @@ from bayplan.kube.elastic import RESOURCES
 from bayplan.kube.grants import grant_of
 from bayplan.kube.read import Reader
 
+NODE = "node"
 STORAGE_CLASS = "storageclass"
 TOPOLOGY = "noderesourcetopology"
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class Kind(Struct, Generic[T], frozen=True):
 
 def node_kind(reader: Reader) -> Kind[Node]:
     return Kind(
-        what="node",
+        what=NODE,
         path=NODES.path(),
         read=reader.node,
         name=lambda node: node.name,

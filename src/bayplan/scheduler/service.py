@@ -22,6 +22,7 @@ from bayplan.core.engine.profile import Profile, ProfileConfig
 from bayplan.core.model.groups import SOURCES
 from bayplan.core.model.pods import Pod
 from bayplan.core.plugins.registry import installed
+from bayplan.core.plugins.utilsched import UtilSched
 from bayplan.core.state.waiting import Rests
 from bayplan.kube.client import Client
 from bayplan.kube.clock import Clock, RealClock
@@ -36,13 +37,15 @@ from bayplan.scheduler.fence import Fence
 from bayplan.scheduler.groupkeeper import GroupKeeper
 from bayplan.scheduler.inbox import Inbox
 from bayplan.scheduler.journal import Journal, software
-from bayplan.scheduler.kinds import TOPOLOGY, group_what
+from bayplan.scheduler.kinds import NODE, TOPOLOGY, group_what
 from bayplan.scheduler.leader import Duties, Elector, Sidecar, Turns
 from bayplan.scheduler.live import Live
 from bayplan.scheduler.loop import Loop, Output, Parts, Recorder
 from bayplan.scheduler.maps import UsageMaps
 from bayplan.scheduler.metrics import Metrics
+from bayplan.scheduler.nodefeed import NodeSink
 from bayplan.scheduler.preparing import Preparing
+from bayplan.scheduler.prometheus import Prometheus, transport_to
 from bayplan.scheduler.questions import LiveQuestions, access_of, table
 from bayplan.scheduler.refusals import Refusals
 from bayplan.scheduler.requests import FAILED, of_topology
@@ -172,6 +175,8 @@ class Service:
             self.chores.append(lambda: maps.run(lambda: self.loop.leads and self.loop.is_ready))
         if not options.dry_run and group_what(SOURCES[0]) in self.watches.named:
             self.chores.append(self.keep_groups)
+        if config.prometheus.server and self.reads_use:
+            self.chores.append(self.measure_use)
         if config.check_live_every:
             self.chores.append(self.live.run)
         if self.steward is not None:
@@ -205,6 +210,20 @@ class Service:
             lambda: self.loop.leads and self.loop.is_ready,
             lambda source: named[group_what(source)].is_synced,
         )
+
+    @property
+    def reads_use(self) -> bool:
+        """Whether any profile asks what is used of devices."""
+        scores = (plugin for each in self.engine.profiles.values() for _, plugin in each.scores)
+        return any(isinstance(plugin, UtilSched) for plugin in scores)
+
+    async def measure_use(self) -> None:
+        """Asks for what is used of devices, whether we lead or not."""
+        settings, nodes = self.config.prometheus, self.watches.named[NODE]
+        assert isinstance(nodes, NodeSink)
+        transport = transport_to(settings, self._clock)
+        is_node = nodes.known.__contains__
+        await Prometheus(transport, self._clock, settings, is_node, nodes.measure).run()
 
     def choose_profiles(self) -> Sequence[ProfileConfig]:
         return self.config.profiles

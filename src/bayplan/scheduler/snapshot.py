@@ -50,6 +50,7 @@ class Frame(Struct):
     order: Any  # what the order plugin remembers, packed
     grace_s: float = GRACE_S
     patience: Patience = Patience()
+    day_s: float = 0.0  # of the last Tick
 
 
 class Row(Struct):
@@ -256,6 +257,7 @@ def _frame(engine: Engine) -> Frame:
         ticket=engine.waiting._ticket,
         grace_s=engine.keeper.grace_s,
         patience=engine.patience,
+        day_s=cluster.uses.day_s,
         order=_packable(vars(engine.order)) if hasattr(engine.order, "__dict__") else None,
     )
 
@@ -358,6 +360,7 @@ def _with_facts(state: State, profiles: Sequence[Profile]) -> tuple[Engine, Fram
         grace_s=frame.grace_s,
         patience=frame.patience,
     )
+    engine.cluster.uses.day_s = frame.day_s
     _restore_rows(engine.cluster, frame, state.nodes)
     of_estates.restore(engine, state.estates, state.partitions)
     for fact in state.facts:

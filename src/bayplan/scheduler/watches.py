@@ -21,7 +21,8 @@ from bayplan.scheduler.feed import (
     Report,
 )
 from bayplan.scheduler.inbox import Inbox
-from bayplan.scheduler.kinds import STORAGE_CLASS, kinds
+from bayplan.scheduler.kinds import NODE, STORAGE_CLASS, kinds
+from bayplan.scheduler.nodefeed import NodeSink
 
 _AGAIN_S = 600.0  # the same trouble is told again after so long
 _NOT_THERE = (403, 404)  # a role without the kind, a server without the kind
@@ -45,7 +46,9 @@ class Watches:
         self.reader = reader = Reader(vendors, report)
         self.pods = PodSink(inbox, report, reader, adopt)
         self.named: dict[str, NamedSink[Any]] = {
-            kind.what: NamedSink(inbox, report, kind)
+            kind.what: NodeSink(inbox, report, kind, client.clock)
+            if kind.what == NODE
+            else NamedSink(inbox, report, kind)
             for kind in kinds(reader)
             if only is None or kind.what in only
         }

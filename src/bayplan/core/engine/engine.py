@@ -491,6 +491,6 @@ class Engine:
         if pod.nominated or pod.uid in self.nominations.owners:
             return ("nominated", pod.uid)  # what it waits for is no answer to others
         key = group_key(waiter, terms.namespaces)
-        if self.verdicts[pod.scheduler].by_terms_alone:
+        if self.verdicts[pod.scheduler].ignores_labels:
             return key
         return (key, pod.namespace, tuple(sorted(pod.labels.items())))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+from bayplan.core.devices.usecolumns import next_end
 from bayplan.core.model import events as on
 from bayplan.core.model.groups import PodGroup, Source
 from bayplan.core.model.numa import Topology
@@ -37,6 +38,10 @@ class Facts:
                 self._see_topology(topology.node, topology, now)
             case on.TopologyGone(node):
                 self._see_topology(node, None, now)
+            case on.UseSeen(node, use):
+                if node in self._cluster.rows:
+                    self._cluster.note_use(self._cluster.rows[node], use)
+                    self._waiting.wake((EventKind.USE_CHANGED,), now)
             case on.GroupSeen(group):
                 self._see_group(group.source, group.gang.key, group, now)
             case on.GroupGone(source, key):
@@ -81,7 +86,19 @@ class Facts:
         zones = self._cluster.zones
         if (zones.unsure or zones.next_s <= day_s) and zones.settle(day_s):
             self._waiting.wake((EventKind.TOPOLOGY_CHANGED,), now)
-        self.next_end = now + zones.next_s - day_s if day_s else math.inf
+        next_s = min(zones.next_s, self._age(now, day_s))
+        self.next_end = now + next_s - day_s if day_s else math.inf
+
+    def _age(self, now: float, day_s: float) -> float:
+        """What was measured may be too old by now to keep a node closed. Gives the time of day at
+        which the next will be, where somebody waits for that; mostly nobody does."""
+        uses = self._cluster.uses
+        before, uses.day_s = uses.day_s, day_s
+        if not day_s or not self._waiting.awaits(EventKind.USE_CHANGED):
+            return math.inf
+        if next_end(self._cluster, before) <= day_s:
+            self._waiting.wake((EventKind.USE_CHANGED,), now)
+        return next_end(self._cluster, day_s)
 
     def _see_topology(self, node: str, topology: Topology | None, now: float) -> None:
         if self._cluster.zones.publish(node, topology):

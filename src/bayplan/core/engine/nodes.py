@@ -27,6 +27,10 @@ class Nodes:
         if old.maps != node.maps and old == replace(node, maps=old.maps):
             self._cluster.note_maps(row, node.maps)
             return []
+        if old == replace(node, use=old.use):
+            self._cluster.note_use(row, node.use)
+            self._waiting.wake((EventKind.USE_CHANGED,), now)
+            return []
         if old.uid != node.uid:  # deleted and made again under the same name
             self._cluster.remove_node(node.name)
             self._cluster.add_node(node)
@@ -41,6 +45,8 @@ class Nodes:
         grew = any(old.allocatable.get(n, 0) < amount for n, amount in node.allocatable.items())
         if grew or old.pools != node.pools:
             kinds.append(EventKind.NODE_GREW)
+        if old.use != node.use:
+            kinds.append(EventKind.USE_CHANGED)
         self._waiting.wake(kinds, now)
         for held in self._cluster.holds.on(row) if kinds else ():  # they may have lost their place
             if held.uid in self._waiting.pods:

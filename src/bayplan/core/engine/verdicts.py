@@ -22,6 +22,7 @@ from bayplan.core.plugins.hooks import (
     Ask,
     Facts,
     Filter,
+    IgnoresLabels,
     NeedsClaims,
     NeedsTerms,
     Normalise,
@@ -110,10 +111,11 @@ class Verdicts:
         self._static = profile.of_kind(Reads.STATIC)
         self._load = profile.of_kind(Reads.LOAD)
         self._wide = profile.of_kind(Reads.CLUSTER)
-        self.by_terms_alone = all(  # and by claims, which are part of the row key
-            (isinstance(plugin, NeedsTerms) and plugin.needs_terms)
-            or (isinstance(plugin, NeedsClaims) and plugin.needs_claims)
-            for _, plugin in (*self._wide[0], *self._wide[1])
+        wide = [plugin for _, plugin in (*self._wide[0], *self._wide[1])]
+        self.by_terms_alone = all(is_by_terms(plugin) for plugin in wide)
+        self.ignores_labels = all(
+            is_by_terms(plugin) or (isinstance(plugin, IgnoresLabels) and plugin.ignores_labels)
+            for plugin in wide
         )
         static = {number for number, each in profile.rejects if is_static(each)}
         self._static_rejects = [each for each in profile.rejects if each[0] in static]
@@ -426,6 +428,13 @@ class Verdicts:
 
 def is_static(plugin: Reject) -> bool:
     return cast(Filter, plugin).reads is Reads.STATIC
+
+
+def is_by_terms(plugin: object) -> bool:
+    """Or by claims, which are part of the row key."""
+    return (isinstance(plugin, NeedsTerms) and plugin.needs_terms) or (
+        isinstance(plugin, NeedsClaims) and plugin.needs_claims
+    )
 
 
 def put(verdict: Ints, codes: Codes | None) -> None:

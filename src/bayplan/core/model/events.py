@@ -10,6 +10,7 @@ from bayplan.core.model.nodes import Node
 from bayplan.core.model.numa import Topology
 from bayplan.core.model.partitions import Estate, Partition
 from bayplan.core.model.pods import Pod
+from bayplan.core.model.utilisation import NodeUse
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 
 
@@ -38,6 +39,13 @@ class NodeSeen(Struct, frozen=True, gc=False):
 
 class NodeGone(Struct, frozen=True, gc=False):
     name: str
+
+
+class UseSeen(Struct, frozen=True, gc=False):
+    """Other use of a node's devices was measured; nothing else about the node has changed."""
+
+    node: str
+    use: NodeUse | None
 
 
 class NamespaceSeen(Struct, frozen=True, gc=False):
@@ -234,6 +242,7 @@ Event = (
     | PodUnreadable
     | NodeSeen
     | NodeGone
+    | UseSeen
     | NamespaceSeen
     | NamespaceGone
     | BindDone

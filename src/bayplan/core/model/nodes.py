@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from bayplan.core.model.devices import Device
 from bayplan.core.model.selectors import Taint
+from bayplan.core.model.utilisation import NodeUse
 from bayplan.core.model.vendors import Shape
 
 
@@ -46,6 +47,7 @@ class Node(Struct, frozen=True):
     images: tuple[Image, ...] = ()
     pools: tuple[Pool, ...] = ()  # one per class at most
     maps: dict[str, str] = {}  # of devices in use, as somebody wrote them; only to be corrected
+    use: NodeUse | None = None  # what a profiler has measured; None: nobody does
 
     @property
     def static(self) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.model.selectors import NodeTerm, Selector, Toleration
+from bayplan.core.model.utilisation import PodUse
 from bayplan.core.model.vendors import Kind
 
 Phase = Literal["init", "sidecar", "main"]
@@ -180,6 +181,7 @@ class Pod(Struct, frozen=True, gc=False):
     preempted: bool = False  # a scheduler deleted it for another
     run_s: float = 0.0  # how long it runs at most, by its owner's word; 0: nobody says
     elastic: str = ""  # the key of the elastic job that it is a worker of
+    use: PodUse | None = None  # the most that a profiler saw it use; None: nobody has looked
 
     @property
     def key(self) -> str:

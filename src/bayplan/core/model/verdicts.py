@@ -20,6 +20,7 @@ class EventKind(Enum):
     STORAGE_CLASS_CHANGED = "storage class changed"
     DEVICE_CLASS_CHANGED = "device class changed"
     TOPOLOGY_CHANGED = "node's NUMA zones changed"
+    USE_CHANGED = "other use of a node's devices was measured, or it is too old to count"
     NODE_FORGIVEN = "kubelet's refusal is long enough ago"
 
 

@@ -155,6 +155,14 @@ class NeedsClaims(Protocol):
 
 
 @runtime_checkable
+class IgnoresLabels(Protocol):
+    """A cluster plugin that refuses by the row key alone, so that pods with other labels share a
+    refusal. It is asked about every pod all the same."""
+
+    ignores_labels: bool
+
+
+@runtime_checkable
 class Facts(Protocol):
     """What else a static plugin's answers depend on: when it changes, they are computed anew."""
 

@@ -19,6 +19,7 @@ from bayplan.core.plugins.resources import NodeResourcesBalancedAllocation, Node
 from bayplan.core.plugins.spread import PodTopologySpread
 from bayplan.core.plugins.taints import TaintToleration
 from bayplan.core.plugins.toy import GpuBestFit
+from bayplan.core.plugins.utilsched import UtilSched
 from bayplan.core.plugins.volumes import VolumeBinding, VolumeRestrictions, VolumeZone
 
 GROUP = "bayplan.plugins"
@@ -49,6 +50,7 @@ BUILT_IN: dict[str, type] = {
         NodeResourcesBalancedAllocation,
         ImageLocality,
         GpuBestFit,
+        UtilSched,
         DefaultPreemption,
     )
 }

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import HostPort, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
+from bayplan.core.model.utilisation import NodeUse
 from bayplan.core.state.arrays import Interner, Ints, Mask, RowLog, grown
 from bayplan.core.state.budgets import Budgets
 from bayplan.core.state.census import Census
@@ -50,6 +51,7 @@ from bayplan.core.state.pools import Pools
 from bayplan.core.state.storage import Storage
 from bayplan.core.state.terms import OwnTerms, Term, TermTable
 from bayplan.core.state.trial import Mark, Trial
+from bayplan.core.state.uses import Uses
 from bayplan.core.state.zones import Zones
 
 KEPT_DEMANDS = 1 << 16
@@ -119,6 +121,7 @@ class Cluster:
         self.holds = Holds(self._done, self._hold)
         self.distrusted = Distrusted(self._done, self._touch)
         self.zones = Zones(self._done, self._touch_load, self._on)
+        self.uses = Uses()
         self._demands: dict[RowKey, Demand] = {}
         self.device_classes = DeviceClasses(self._done, self._demands.clear)
         self.static_log = RowLog()
@@ -221,9 +224,21 @@ class Cluster:
         self.load_log.append(row)
         self._done(self.note_maps, row, node.maps)
 
+    def note_use(self, row: int, use: NodeUse | None) -> None:
+        """Other use of the node's devices was measured. Nothing else has changed, so only who reads
+        that looks at the row again."""
+        node = self.nodes[row]
+        assert node is not None
+        self.nodes[row] = replace(node, use=use)
+        self.uses.log.append(row)
+        self._done(self.note_use, row, node.use)
+
     def note_pod(self, resident: Resident, pod: Pod) -> None:
         """The pod as it is now; nothing that is counted has changed, but perhaps its start."""
         old, resident.pod = resident.pod, pod
+        if old.use != pod.use:
+            self.uses.count(old, resident.row, -1)
+            self.uses.count(pod, resident.row, 1)
         if old.started_s != pod.started_s or old.checkpoint_s != pod.checkpoint_s:
             self.victim_log.append(resident.row)
         if old.started_s != pod.started_s:
@@ -394,6 +409,7 @@ class Cluster:
             self.index.add(pod)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
+        self.uses.count(pod, row, 1)
         self.load_log.append(row)
         self._done(self._remove, pod.uid)
 
@@ -420,6 +436,7 @@ class Cluster:
             self.estates.take(pod, -1)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
+        self.uses.count(pod, row, -1)
         self.load_log.append(row)
         self._done(self._place, pod, row)
 
@@ -433,6 +450,7 @@ class Cluster:
         self.pools.take(row, pod, sign)
         self.estates.take(pod, sign)
         self.zones.changed(self.name(row), pod)
+        self.uses.log.append(row)
         self.load_log.append(row)
 
     def _orphan(self, pod: Pod) -> None:
@@ -502,6 +520,7 @@ class Cluster:
         if old is None or new is None or old.static != new.static:
             self.static_log.append(row)
         self.load_log.append(row)
+        self.uses.log.append(row)
         if self._undo is None:
             self._compact()
 

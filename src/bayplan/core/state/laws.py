@@ -40,6 +40,7 @@ def broken(cluster: Cluster) -> list[str]:
         *_storage(cluster),
         *_classes_and_trust(cluster),
         *_zones(cluster),
+        *_uses(cluster),
         *_pools(cluster),
         *_estates(cluster),
         *_terms(cluster),
@@ -268,6 +269,15 @@ def _zones(cluster: Cluster) -> Iterator[str]:
     for node in zones.counted:
         if node not in zones.topologies:
             yield f"pods are counted in the zones of {node}, of which nothing is published"
+
+
+def _uses(cluster: Cluster) -> Iterator[str]:
+    seen: dict[Any, dict[str, Any]] = {}
+    for uid, resident in cluster.pods.items():
+        if (pod := resident.pod).use is not None:
+            seen.setdefault((pod.namespace, pod.row.plain), {})[uid] = pod.use
+    if seen != cluster.uses.by_kind:
+        yield "what pods of a kind were seen to use is not what its placed pods say"
 
 
 def _pools(cluster: Cluster) -> Iterator[str]:

@@ -234,6 +234,10 @@ class Waiting:
                 for key in list(keys):
                     self._wake(self.groups[key], now)
 
+    def awaits(self, kind: Help) -> bool:
+        """Whether somebody would be tried again if that happened."""
+        return bool(self._by_kind.get(kind))
+
     def next_time(self, now: float) -> float | None:
         """When there may be something to try: now, at a later time, or never (None).
 

@@ -1,0 +1,127 @@
+"""Python literals as others write them into annotations: read, never evaluated.
+
+Only what a `repr` of plain data has: dicts, lists, tuples, strings, numbers, True, False and None,
+and JSON's words for these. There are no names, calls, operators or bytes. Size, depth and the
+length of numbers are bounded before anything is made, so hostile text costs no more than good text.
+"""
+
+import re
+from typing import Any
+
+MOST_CHARACTERS = 16_384  # a profiler's dict has some 200
+MOST_DEPTH = 4  # a dict with a list of tuples has 3
+MOST_DIGITS = 15  # larger numbers are no measure of anything
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)(?![\w.])
+    | (?P<text>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
+    | (?P<word>True|False|None|true|false|null)\b
+    | (?P<mark>[][(){},:])
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_WORDS = {"True": True, "False": False, "true": True, "false": False, "None": None, "null": None}
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+
+
+class NoLiteral(ValueError):
+    """Text that is no plain data, and why."""
+
+
+def parse(text: str) -> Any:
+    """The value, made of dicts, lists, strings, numbers, booleans and None; a tuple is a list."""
+    if len(text) > MOST_CHARACTERS:
+        raise NoLiteral(f"it has {len(text)} characters, more than {MOST_CHARACTERS}")
+    reader = _Reader(text)
+    value = reader.value(0)
+    reader.end()
+    return value
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text.rstrip(), 0
+
+    def value(self, depth: int) -> Any:
+        kind, token = self._next()
+        if kind == "number":
+            return _number(token)
+        if kind == "text":
+            return _ESCAPE.sub(_escaped, token[1:-1])
+        if kind == "word":
+            return _WORDS[token]
+        if token not in _CLOSING:
+            raise self._wrong()
+        if depth == MOST_DEPTH:
+            raise NoLiteral(f"it is nested deeper than {MOST_DEPTH}")
+        return self._dict(depth) if token == "{" else self._list(_CLOSING[token], depth)
+
+    def end(self) -> None:
+        if self._at != len(self._text):
+            raise self._wrong()
+
+    def _list(self, closing: str, depth: int) -> list[Any]:
+        found: list[Any] = []
+        while not self._closes(closing):
+            found.append(self.value(depth + 1))
+            self._comma(closing)
+        return found
+
+    def _dict(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not self._closes("}"):
+            kind, token = self._next()
+            if kind != "text" or self._next()[1] != ":":
+                raise self._wrong()
+            found[token[1:-1]] = self.value(depth + 1)
+            self._comma("}")
+        return found
+
+    def _closes(self, closing: str) -> bool:
+        kind, token = self._peek()
+        if kind == "mark" and token == closing:
+            self._next()
+            return True
+        return False
+
+    def _comma(self, closing: str) -> None:
+        kind, token = self._peek()
+        if kind == "mark" and token == ",":
+            self._next()
+        elif kind != "mark" or token != closing:
+            raise self._wrong()
+
+    def _next(self) -> tuple[str, str]:
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            raise self._wrong()
+        self._at = found.end()
+        assert found.lastgroup is not None
+        return found.lastgroup, found[found.lastgroup]
+
+    def _peek(self) -> tuple[str, str]:
+        at = self._at
+        token = self._next()
+        self._at = at
+        return token
+
+    def _wrong(self) -> NoLiteral:
+        return NoLiteral(f"it is no plain Python or JSON value, from character {self._at + 1} on")
+
+
+def _number(token: str) -> int | float:
+    if sum(c.isdigit() for c in token) > MOST_DIGITS:
+        raise NoLiteral(f"it has a number of more than {MOST_DIGITS} digits")
+    try:
+        return int(token)
+    except ValueError:
+        return float(token)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[1] not in _ESCAPES:
+        raise NoLiteral("it has an escape that is not read")
+    return _ESCAPES[found[1]]

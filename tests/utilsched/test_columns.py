@@ -1,0 +1,120 @@
+"""The columns that are kept say what columns made afresh would say, inside trials and after."""
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
+
+from bayplan.core.devices.usecolumns import Columns, columns_of
+from bayplan.core.model import events as on
+from bayplan.core.model.utilisation import NodeUse, PodUse
+from bayplan.core.state.cluster import Cluster
+from bayplan.core.state.laws import broken, picture
+from bayplan.testing import World
+from bayplan.testing.world import node, pod
+from tests.utilsched.clusters import carded, device, used, world
+
+NAMES = st.sampled_from([f"n{i}" for i in range(5)])
+USES = st.none() | st.lists(st.tuples(st.integers(0, 11), st.integers(0, 100)), max_size=3).map(
+    lambda found: used(*(device(i, percent) for i, percent in dict(found).items()))
+)
+
+
+def shown(columns: Columns, cluster: Cluster) -> dict[str, object]:
+    found = {}
+    for name, value in vars(columns).items():
+        if isinstance(value, np.ndarray):
+            column = value[: cluster.height]
+            width = max(int(columns.there[: cluster.height].max(initial=0)), 1)
+            found[name] = (column[:, :width] if column.ndim > 1 else column).tolist()
+    return found
+
+
+def agrees(cluster: Cluster) -> bool:
+    kept = shown(columns_of(cluster), cluster)
+    before, cluster.uses.columns = cluster.uses.columns, None
+    afresh = shown(columns_of(cluster), cluster)
+    cluster.uses.columns = before
+    return kept == afresh
+
+
+class Changes(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: World = world(carded("n0", NodeUse(2, "Tesla K80", 12)), closeAbove=0.5)
+        self.count = 0
+
+    @rule(name=NAMES, use=USES, count=st.integers(0, 12), publishes=st.booleans())
+    def see_node(self, name: str, use: NodeUse | None, count: int, publishes: bool) -> None:
+        made = carded(name, use, count) if publishes else node(name, count, use=use)
+        self.world.tell(on.NodeSeen(made))
+
+    @rule(name=NAMES, use=USES)
+    def measure(self, name: str, use: NodeUse | None) -> None:
+        self.world.tell(on.UseSeen(name, use))
+
+    @rule(name=NAMES)
+    def lose(self, name: str) -> None:
+        self.world.tell(on.NodeGone(name))
+
+    @rule(gpus=st.integers(0, 3), percent=st.none() | st.integers(0, 100))
+    def submit(self, gpus: int, percent: int | None) -> None:
+        self.count += 1
+        use = None if percent is None else PodUse(percent, cpu_percent=percent)
+        self.world.submit(f"p{self.count}", gpus=gpus, use=use)
+
+    @rule(at=st.integers(0, 20), percent=st.integers(0, 100))
+    def profile(self, at: int, percent: int) -> None:
+        placed = sorted(self.world.engine.cluster.pods)
+        if placed:
+            uid = placed[at % len(placed)]
+            found = self.world.engine.cluster.pods[uid]
+            name = self.world.engine.cluster.name(found.row)
+            self.world.see(replace(found.pod, node=name, use=PodUse(percent)))
+
+    @rule(at=st.integers(0, 20))
+    def finish(self, at: int) -> None:
+        if self.count:
+            self.world.finish(f"p{at % self.count + 1}")
+
+    @rule(name=NAMES, use=USES, gpus=st.integers(0, 2))
+    def try_and_drop(self, name: str, use: NodeUse | None, gpus: int) -> None:
+        cluster = self.world.engine.cluster
+        before = picture(cluster)
+        with cluster.trial():
+            cluster.place(pod("tried", gpus=gpus, use=PodUse(7)), name)
+            assert agrees(cluster)
+            if name in cluster.rows:
+                cluster.note_use(cluster.rows[name], use)
+                assert agrees(cluster)
+        assert picture(cluster) == before
+
+    @invariant()
+    def kept_is_as_afresh(self) -> None:
+        assert agrees(self.world.engine.cluster)
+        assert broken(self.world.engine.cluster) == []
+
+
+TestChanges = Changes.TestCase
+TestChanges.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def test_measures_touch_nothing_but_what_reads_them() -> None:
+    made = World(a=8, b=8)  # the default profile
+    made.submit("p", gpus=1)
+    cluster = made.engine.cluster
+    logs = (cluster.static_log.head, cluster.load_log.head, cluster.victim_log.head)
+    for percent in range(20):
+        made.tell(on.UseSeen("a", used(device(0, percent))))
+        made.tell(on.NodeSeen(node("a", 8, use=used(device(0, percent + 50)))))
+    assert (cluster.static_log.head, cluster.load_log.head, cluster.victim_log.head) == logs
+    assert cluster.uses.columns is None
+
+
+def test_a_node_that_is_not_known_has_no_use() -> None:
+    made = World(a=8)
+    made.tell(on.UseSeen("nowhere", used(device(0, 1))))
+    assert made.engine.cluster.rows == {"a": 0}

@@ -1,0 +1,114 @@
+"""Python literals: read as Python reads them, or refused; never evaluated, always in time."""
+
+import ast
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayplan.kube import literals
+from bayplan.kube.literals import MOST_CHARACTERS, MOST_DEPTH, NoLiteral, parse
+
+PLAIN = st.one_of(
+    st.integers(-(10**14), 10**14),
+    st.booleans(),
+    st.none(),
+    st.text(alphabet="".join(map(chr, range(32, 127))), max_size=8),
+)
+KEYS = st.text(alphabet="abc_-", max_size=6)
+DATA = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    below = max((depth(each) for each in inner), default=0)
+    return below + isinstance(value, dict | list)
+
+
+@given(DATA)
+def test_plain_data_comes_back_as_it_was(value: Any) -> None:
+    if depth(value) <= MOST_DEPTH:
+        assert parse(repr(value)) == value
+
+
+@given(st.text(max_size=200) | st.text(alphabet="{}[]()'\",:\\ 10e.+-TrueNon", max_size=60))
+def test_any_text_is_read_as_python_reads_it_or_refused(text: str) -> None:
+    try:
+        found = parse(text)
+    except NoLiteral:
+        return
+    words = {"true": True, "false": False, "null": None}
+    if text.strip() not in words and not any(word in text for word in words):
+        assert found == tuples_as_lists(ast.literal_eval(text.strip()))
+
+
+def tuples_as_lists(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [tuples_as_lists(each) for each in value]
+    if isinstance(value, dict):
+        return {key: tuples_as_lists(each) for key, each in value.items()}
+    return value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "{'a': __import__('os')}",
+        "{'a': print('evaluated')}",
+        "{'a': 1 if True else 2}",
+        "{'a': 2 ** 999999999}",
+        "{'a': 1 + 1}",
+        "{'a': [x for x in 'ab']}",
+        "{'a': lambda: 0}",
+        "{'a': f'{1}'}",
+        "{'a': b'bytes'}",
+        "{'a': nan}",
+        "{'a': NaN, 'b': Infinity, 'c': 1e999}",
+        "{'a': 1j}",
+        "{'a': 0x10}",
+        "{1: 2}",
+        "{'a'}",
+        "{'a': 1} {'b': 2}",
+        "{'a': '\\x41'}",
+        "{'a': " + "9" * 40 + "}",
+        "{'a': 'never ends",
+        "[" * 5_000 + "]" * 5_000,
+        "{'a':" * 2_000 + "1" + "}" * 2_000,
+        "",
+        "   ",
+    ],
+    ids=lambda text: text[:24],
+)
+def test_what_is_no_plain_data_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("eval", "exec", "compile", "__import__"):
+        monkeypatch.setattr(f"builtins.{name}", forbidden)
+    with pytest.raises(NoLiteral):
+        parse(text)
+
+
+def forbidden(*_: Any) -> None:
+    raise AssertionError("it was evaluated")
+
+
+@pytest.mark.parametrize(
+    "piece", ["{'a': 1}", "[", "'", "((", "1", " ", "\\", "{'a':'", "\ud800", "'\\"]
+)
+@pytest.mark.parametrize("size", [MOST_CHARACTERS, 1 << 20])
+def test_a_megabyte_costs_no_more_than_a_moment(piece: str, size: int) -> None:
+    text = (piece * (size // len(piece) + 1))[:size]
+    began = time.process_time()
+    with pytest.raises(NoLiteral):
+        parse(text)
+    assert time.process_time() - began < 0.5  # 16 KiB take some 20 ms
+
+
+def test_the_module_can_evaluate_nothing() -> None:
+    names = set(vars(literals)) | set(parse.__code__.co_names)
+    assert not names & {"ast", "eval", "exec", "compile", "literal_eval", "pickle", "yaml"}
