@@ -40,7 +40,7 @@ Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-CYCLE_S = 0.2
+CYCLE_S, LOOK_S = 0.2, 5.0
 ENDS = ("Finishing", "Complete", "Failed")
 
 
@@ -188,8 +188,17 @@ class StandIn:
         self._waited: Counter[str] = Counter()
 
     async def run(self) -> None:
+        """A cycle when something has changed, a moment later."""
+        changed = asyncio.Event()
+        stores = [f"{each.plural}.{each.group}" for each in RESOURCES.values()]
+        for store in ("nodes", "pods", *stores):
+            self._api.store.listen(store, changed.set)
         while True:
+            with suppress(TimeoutError):
+                async with self._client.clock.timeout(LOOK_S):
+                    await changed.wait()
             await self._client.clock.sleep(CYCLE_S)
+            changed.clear()
             if self.serves:
                 with suppress(ApiError):
                     await self.cycle()
@@ -323,7 +332,7 @@ class Stage:
             await story(self)
             if self.process is not None:
                 await self.process.kill()
-            assert self.wrong() == []
+            assert not self.wrong(), self.wrong()
             assert self.api.crashes == 0
         finally:
             for task in self._tasks:
