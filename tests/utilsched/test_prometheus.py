@@ -87,7 +87,7 @@ class Server:
 async def served(server: Server, **settings: Any) -> AsyncIterator[tuple[Prometheus, list[Found]]]:
     app = web.Application()
     app.router.add_get("/prefix/api/v1/query", server.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
@@ -181,7 +181,7 @@ def test_what_is_no_measure_is_left_out(value: str, caplog: pytest.LogCaptureFix
     server.has(COPY, 3)
     with caplog.at_level(logging.WARNING):
         assert asked(server)[0] == [{"a": (DeviceUse(0, copy_percent=3, at_s=Clock.now),)}]
-    (said,) = (record.getMessage() for record in caplog.records)
+    (said,) = ours(caplog)
     assert said == f"Prometheus: {UTIL} of node a, gpu 0: {value!r} is no measure; it is left out"
 
 
@@ -197,6 +197,11 @@ def test_several_series_of_a_device_count_by_the_highest() -> None:
     for value in (3, 9, 5):
         server.has(UTIL, value, pod=str(value))
     assert asked(server)[0][0]["a"][0].gpu_percent == 9
+
+
+def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged by us, not by the server of the test."""
+    return [each.getMessage() for each in caplog.records if each.name == "bayplan"]
 
 
 def answering(status: int = 200, text: str = "", **facts: Any) -> Callable[[web.Request], Any]:
@@ -252,7 +257,7 @@ def test_whatever_the_server_does_wrong_is_one_failure(
     server.broken = BAD[how]
     with caplog.at_level(logging.WARNING):
         assert asked(server, timeout=0.3 if how == "hang" else 5.0) == ([], 1)
-    (said,) = (record.getMessage() for record in caplog.records)
+    (said,) = ours(caplog)
     assert said.startswith("Prometheus: ")
     assert len(said) < 400
 
@@ -294,7 +299,7 @@ def test_a_server_that_fails_is_asked_less_and_less_and_told_of_once(
         slept = asyncio.run(whole())
     assert slept[:6] == [60.0, 120.0, 240.0, 300.0, 300.0, 300.0]
     assert slept[6:] == [30.0, 30.0, 30.0]
-    words = [record.getMessage() for record in caplog.records]
+    words = ours(caplog)
     assert [each for each in words if "answers again" in each] == ["Prometheus answers again"]
     assert len([each for each in words if "503" in each]) == 1
 

@@ -182,7 +182,8 @@ class Prometheus:
         try:
             answer = msgspec.json.decode(body, type=Answer)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise PrometheusError(f"its answer ({status}) cannot be read: {error}") from None
+            why = f"its answer cannot be read: {error}" if status == 200 else f"it answers {status}"
+            raise PrometheusError(why) from None
         if status != 200 or answer.status != "success" or answer.data is None:
             raise PrometheusError(f"it says: {answer.error[:200] or answer.status} ({status})")
         return answer.data.result
