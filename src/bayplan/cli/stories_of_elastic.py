@@ -27,8 +27,8 @@ def _comes(name: str, workers: dict[str, int], because: str) -> Change:
 
 COUNTS = Story(
     name="elastic jobs",
-    says="each has from 2 to 5 workers with a GPU; there are 6 GPUs, on two nodes",
-    nodes=(node("a", 3), node("b", 3)),
+    says="each has from 2 to 5 workers with a GPU; there are 6 GPUs, on three nodes",
+    nodes=(node("a", 2), node("b", 2), node("c", 2)),
     elastic=True,
     scenes=(
         _comes("first", {"first": 5}, "alone: its maximum"),
@@ -41,10 +41,10 @@ COUNTS = Story(
             "the others grow, as GPUs are free",
         ),
         Change(
-            "node b dies",
-            ("DELETE", "/api/v1/nodes/b", None),
-            {"second": 2, "third": 1},
-            "3 GPUs are left; only then may a job have less than its minimum",
+            "node c dies",
+            ("DELETE", "/api/v1/nodes/c", None),
+            {"second": 2, "third": 2},
+            "4 GPUs are left: each has its minimum, whoever lost workers",
         ),
     ),
 )
