@@ -7,6 +7,7 @@ import pytest
 from bayplan.elastic.memory import Patience
 from bayplan.elastic.planner import Settings
 from bayplan.elastic.sizes import Policy
+from bayplan.kube.client import PODS
 from bayplan.kube.elastic import HOROVOD, RESOURCES
 from tests.elastic.stage import GPU, Stage, elastic, horovod, node, patch, play, template
 
@@ -412,3 +413,33 @@ def test_sizes_do_not_change_without_a_reason() -> None:
         assert [stage.job(name).version for name in ("a", "b", "c")] == before
 
     play(story, left=4, right=4)
+
+
+def test_a_job_that_tells_that_more_workers_do_not_help_gives_them_up() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 4))
+        await stage.submit(elastic("b", 1, 4))
+        await stage.pass_time(8)
+        assert stage.workers() == {"a": 2, "b": 2}
+
+        async def tell(items: str) -> None:
+            notes = {"metadata": {"annotations": {"bayplan.dev/throughput": items}}}
+            await patch(stage.user, PODS.path("default", "a-worker-0"), notes)
+            await stage.pass_time(3)
+
+        await tell("100")
+        assert stage.job("a").said["measured"] == {"2": 100.0}
+        await tell("nonsense")
+        await tell("102")  # hardly another
+        assert stage.job("a").said["measured"] == {"2": 100.0}
+        await stage.change("b", {"suspend": True})
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 4}
+        assert stage.job("a").said["measured"] == {"2": 100.0}  # what it says is from before
+        await tell("103")
+        assert stage.job("a").said["measured"] == {"2": 100.0, "4": 103.0}
+        await stage.change("b", {"suspend": False})
+        await stage.pass_time(15)
+        assert stage.workers() == {"a": 1, "b": 3}
+
+    play(story, only=4)
