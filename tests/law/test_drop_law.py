@@ -55,6 +55,7 @@ NOT_STATE = {
         "log": "only grows",
         "day_s": "the driver's time, of the last Tick",
         "columns": "derived from the nodes, their pods and pools on demand, by the log",
+        "answers": "derived from the columns and the time on demand, by the log",
     },
     "Zones": {
         "_done": "where inverses go",

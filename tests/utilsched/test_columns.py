@@ -88,6 +88,8 @@ class Changes(RuleBasedStateMachine):
             if name in cluster.rows:
                 cluster.note_use(cluster.rows[name], use)
                 assert agrees(cluster)
+                cluster.holds.hold(pod("kept", gpus=1), cluster.rows[name])
+                assert agrees(cluster)
         assert picture(cluster) == before
 
     @invariant()
