@@ -1,5 +1,7 @@
 """The columns that are kept say what columns made afresh would say, inside trials and after."""
 
+from collections import OrderedDict
+
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -9,11 +11,16 @@ from msgspec.structs import replace
 from bayplan.core.devices.usecolumns import Columns, columns_of
 from bayplan.core.model import events as on
 from bayplan.core.model.utilisation import NodeUse, PodUse
+from bayplan.core.plugins.hooks import Ask
+from bayplan.core.plugins.utilsched import UtilSched, UtilSchedArgs
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
+from bayplan.core.state.view import View
 from bayplan.testing import World
 from bayplan.testing.world import node, pod
-from tests.utilsched.clusters import carded, device, used, world
+from tests.utilsched.clusters import GIB, carded, device, used, world
+
+DAY_S = 1_767_225_600.0
 
 NAMES = st.sampled_from([f"n{i}" for i in range(5)])
 USES = st.none() | st.lists(st.tuples(st.integers(0, 11), st.integers(0, 100)), max_size=3).map(
@@ -32,18 +39,37 @@ def shown(columns: Columns, cluster: Cluster) -> dict[str, object]:
 
 
 def agrees(cluster: Cluster) -> bool:
-    kept = shown(columns_of(cluster), cluster)
-    before, cluster.uses.columns = cluster.uses.columns, None
-    afresh = shown(columns_of(cluster), cluster)
-    cluster.uses.columns = before
+    """What is kept, of columns and of answers, against the same made afresh."""
+    uses = cluster.uses
+    kept = (shown(columns_of(cluster), cluster), said(cluster))
+    before, uses.columns, uses.answers = (uses.columns, uses.answers), None, OrderedDict()
+    afresh = (shown(columns_of(cluster), cluster), said(cluster))
+    uses.columns, uses.answers = before
     return kept == afresh
+
+
+def said(cluster: Cluster) -> list[object]:
+    """What every row says to some pods."""
+    found: list[object] = []
+    for mode in ("corrected", "faithful"):
+        plugin = UtilSched(UtilSchedArgs(mode, close_above=1024))
+        for newcomer in (pod("p", gpus=1), pod("q", gpus=2, use=PodUse(40))):
+            ask, view = Ask(newcomer, cluster.demand(newcomer.row)), View(cluster)
+            answers = (plugin.refuse(ask, view), plugin.score(ask, view))
+            found += [None if each is None else each.tolist() for each in answers]
+    return found
 
 
 class Changes(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world: World = world(carded("n0", NodeUse(2, "Tesla K80", 12)), closeAbove=0.5)
+        self.world.now = DAY_S
         self.count = 0
+
+    @rule(seconds=st.sampled_from((1, 31, 60, 91)))
+    def wait(self, seconds: float) -> None:
+        self.world.wait(seconds)
 
     @rule(name=NAMES, use=USES, count=st.integers(0, 12), publishes=st.booleans())
     def see_node(self, name: str, use: NodeUse | None, count: int, publishes: bool) -> None:
@@ -53,6 +79,11 @@ class Changes(RuleBasedStateMachine):
     @rule(name=NAMES, use=USES)
     def measure(self, name: str, use: NodeUse | None) -> None:
         self.world.tell(on.UseSeen(name, use))
+
+    @rule(name=NAMES, gib=st.integers(0, 12))
+    def measure_now(self, name: str, gib: int) -> None:
+        timed = device(0, 50, used=gib * GIB, at=self.world.now)
+        self.world.tell(on.UseSeen(name, used(timed, device(1))))
 
     @rule(name=NAMES)
     def lose(self, name: str) -> None:
@@ -87,6 +118,8 @@ class Changes(RuleBasedStateMachine):
             assert agrees(cluster)
             if name in cluster.rows:
                 cluster.note_use(cluster.rows[name], use)
+                assert agrees(cluster)
+                cluster.holds.hold(pod("kept", gpus=1), cluster.rows[name])
                 assert agrees(cluster)
         assert picture(cluster) == before
 

@@ -13,6 +13,7 @@ from bayplan.scheduler.journal import Journal
 from bayplan.scheduler.recording import Recording
 from bayplan.scheduler.replay import replay
 from bayplan.testing.world import pod
+from tests.scheduler.test_replay import copied
 from tests.utilsched.clusters import GIB, carded, device, profile, used
 
 DAY_S = 1_767_225_600.0
@@ -63,3 +64,11 @@ def test_a_journal_tells_the_same_wherever_it_begins(
     assert journal.errors == 0
     for file in sorted(folder.iterdir()):
         assert replay(Recording(file)).differences == []
+
+
+def test_a_snapshot_knows_until_when_measures_were_looked_at() -> None:
+    """So that what became too old before it wakes nobody once more."""
+    chosen = Profile(profile(closeAbove=1024))
+    engine = Engine([chosen])
+    engine.handle(on.Tick(day_s=DAY_S), 0.0)
+    assert copied(engine, [chosen]).cluster.uses.day_s == DAY_S

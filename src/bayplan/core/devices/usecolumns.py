@@ -5,7 +5,7 @@ have changed since they were last asked for are written again. A device of a nod
 stands at its index.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from bayplan.core.model.utilisation import (
     capability,
     original_weight,
 )
-from bayplan.core.state.arrays import Ints, Mask, Times
+from bayplan.core.state.arrays import Ints, Mask, Rows, Times
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.pools import HOLDERS
 from bayplan.core.state.view import View
 
 NARROWEST = 8
+MOST_ANSWERS = 256  # kinds of pods; 40 kB each with 5,000 nodes
 CPU_MILLI_PER_PERCENT = 10  # of a core
 
 
@@ -68,12 +69,50 @@ def columns_of(cluster: Cluster) -> Columns:
     return columns
 
 
-def fresh(columns: Columns, day_s: float) -> Mask:
+class Answer:
+    """What all rows say to one question, and for when."""
+
+    def __init__(self, columns: Columns, values: Ints) -> None:
+        self.columns, self.values = columns, values
+        self.position, self.day_s = columns.position, 0.0
+
+
+def answers_of(cluster: Cluster, key: Hashable, ask: Callable[[Columns, Rows], Ints]) -> Ints:
+    """What `ask` says of every row, kept by `key`: it is asked again about rows that have changed
+    since, and about those where a measure became too old."""
+    uses, columns = cluster.uses, columns_of(cluster)
+    known = uses.answers.get(key)
+    if not isinstance(known, Answer) or known.columns is not columns:
+        known = uses.answers[key] = Answer(columns, np.zeros(columns.rows, dtype=np.int64))
+        rows: Rows | None = None
+        while len(uses.answers) > MOST_ANSWERS:
+            uses.answers.popitem(last=False)
+    else:
+        uses.answers.move_to_end(key)
+        rows = uses.log.since(known.position)
+        if rows is not None and known.day_s != uses.day_s:
+            rows = np.concatenate((rows, _aged(columns, known.day_s, uses.day_s)))
+    if rows is None:
+        rows = np.arange(cluster.height)
+    if len(rows):
+        known.values[rows] = ask(columns, rows)
+    known.position, known.day_s = uses.log.head, uses.day_s
+    return known.values
+
+
+def fresh(since: Times, day_s: float) -> Mask:
     """Which measures are young enough to count."""
     if not day_s:
-        return np.ones(columns.since.shape, dtype=np.bool_)
-    young: Mask = (columns.since == 0) | (columns.since + AGE_S >= day_s)
+        return np.ones(since.shape, dtype=np.bool_)
+    young: Mask = (since == 0) | (since + AGE_S >= day_s)
     return young
+
+
+def _aged(columns: Columns, before_s: float, day_s: float) -> Rows:
+    """The rows where other measures count than before."""
+    changed = fresh(columns.since, before_s) != fresh(columns.since, day_s)
+    rows: Rows = np.flatnonzero(np.logical_or.reduce(changed, axis=1))
+    return rows
 
 
 def next_end(cluster: Cluster, day_s: float) -> float:

@@ -10,18 +10,20 @@ nothing, and with `closeAbove` its node takes no pod that asks for devices: wher
 chooses, nobody can be kept off one device.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+import math
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
 
-from bayplan.core.devices.usecolumns import Columns, columns_of, fresh, on_rows
-from bayplan.core.model.pods import Pod, RowKey
+from bayplan.core.devices.usecolumns import Columns, answers_of, columns_of, fresh, on_rows
+from bayplan.core.model.pods import Pod
 from bayplan.core.model.utilisation import UNKNOWN, PodUse, most
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
-from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.demand import CPU, MEMORY
 from bayplan.core.state.view import View
@@ -59,33 +61,22 @@ class UtilSchedArgs(Struct, frozen=True, rename="camel", forbid_unknown_fields=T
             raise ValueError("weights: one of them should be above 0")
 
 
-class Rows:
-    """The columns of a view: what counts now, nodes × devices."""
+class Lines:
+    """Some rows of the columns, as far as they count now: nodes × devices."""
 
-    def __init__(self, view: View, columns: Columns, out_of_band_mib: int) -> None:
-        def those(column: Any) -> Any:
-            return on_rows(view, column)
-
-        day_s = view.cluster.uses.day_s
-        young: Mask = those(fresh(columns, day_s))
-        self.gpu: Ints = np.where(young, those(columns.gpu), UNKNOWN)  # percent
-        self.copy: Ints = np.where(young, those(columns.copy), UNKNOWN)  # percent
-        self.used: Ints = np.where(young, those(columns.used), UNKNOWN)  # MiB
-        self.free: Ints = np.where(young, those(columns.free), UNKNOWN)  # MiB
-        total = np.where((self.used < 0) | (self.free < 0), 0, self.used + self.free)
-        self.total: Ints = total  # MiB; 0 where it is not known
-        known = total > 0
-        self.memory: Ints = np.where(
-            known, np.maximum(self.used, 0) * 100 // np.maximum(self.total, 1), UNKNOWN
-        )  # percent
-        self.taken: Mask = those(columns.taken)
-        self.there: Ints = those(columns.there)  # devices, per node
-        self.capability: Ints = those(columns.capability)  # per node
-        self.lanes: Ints = those(columns.lanes)  # per node
-        self.original: Ints = those(columns.original)  # per node
-        self.cpu_milli: Ints = those(columns.cpu_milli)  # per node
-        self.memory_mib: Ints = those(columns.memory_mib)  # per node
-        self.out_of_band: Mask = ~those(columns.held) & (self.used > out_of_band_mib)
+    def __init__(self, columns: Columns, rows: Rows, day_s: float, out_of_band_mib: int) -> None:
+        young = fresh(columns.since[rows], day_s)
+        self.gpu: Ints = np.where(young, columns.gpu[rows], UNKNOWN)  # percent
+        self.copy: Ints = np.where(young, columns.copy[rows], UNKNOWN)  # percent
+        self.used: Ints = np.where(young, columns.used[rows], UNKNOWN)  # MiB
+        self.free: Ints = np.where(young, columns.free[rows], UNKNOWN)  # MiB
+        known = (self.used >= 0) & (self.free >= 0)
+        self.total: Ints = np.where(known, self.used + self.free, 0)  # MiB; 0: not known
+        percent = self.used * MAX_SCORE // np.maximum(self.total, 1)
+        self.memory: Ints = np.where(self.total > 0, percent, UNKNOWN)  # percent
+        self.taken: Mask = columns.taken[rows]
+        self.there: Ints = columns.there[rows]  # devices, per node
+        self.out_of_band: Mask = ~columns.held[rows] & (self.used > out_of_band_mib)
 
 
 class UtilSched:
@@ -101,13 +92,9 @@ class UtilSched:
         self._args = args
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
-        limit = self._args.close_above
-        if limit is None or not ask.row.devices:
+        if self._args.close_above is None or not ask.row.devices:
             return None
-        rows = self._rows(view)
-        bounds = np.full(rows.used.shape, limit) if limit > 1 else limit * rows.total
-        above: Mask = rows.out_of_band & (bounds > 0) & (rows.used > bounds)
-        codes: Codes = np.logical_or.reduce(above, axis=1).astype(np.int64)
+        codes: Codes = on_rows(view, self._ask_rows(view.cluster, "closed", self._closed))
         return codes
 
     def reasons(self, ask: Ask) -> Sequence[Reason]:
@@ -117,43 +104,60 @@ class UtilSched:
         if not len(view):
             return None
         if self._args.mode == "faithful":
-            return stretched(faithful(self._rows(view)), view)
-        devices = wanted_devices(ask.row)
-        return self._corrected(ask, view, devices) if devices else None
+            full = self._ask_rows(view.cluster, "full", full_devices)
+            original = columns_of(view.cluster).original
+            raw = NODE_WEIGHT * on_rows(view, original) + ACTUAL_WEIGHT * on_rows(view, full)
+            return stretched(raw, view)
+        return self._corrected(ask, view) if ask.row.devices else None
 
-    def _rows(self, view: View) -> Rows:
-        found = view.answers.get(self)
-        if not isinstance(found, Rows):
-            columns = columns_of(view.cluster)
-            found = view.answers[self] = Rows(view, columns, self._args.out_of_band)
-        return found
+    def _ask_rows(self, cluster: Cluster, key: Hashable, ask: Callable[[Lines], Ints]) -> Ints:
+        """What `ask` says of every row; kept, since most pods ask the same."""
+        day_s, out_of_band = cluster.uses.day_s, self._args.out_of_band
 
-    def _corrected(self, ask: Ask, view: View, devices: int) -> Ints:
-        rows, weights = self._rows(view), self._args.weights
-        expected = expected_use(ask.pod, view.cluster)
-        idle, after = idleness(rows), with_pod(rows, expected)
-        idle[rows.out_of_band] = after[rows.out_of_band] = 0
-        # of a node's utilisation, three parts are its devices and one is its cpus and memory
-        by_device = 3 * weights.utilisation * idle + 4 * weights.allocated * after
-        neutral = HALF * (3 * weights.utilisation + 4 * weights.allocated)
-        best = best_devices(by_device, rows, devices, is_shared(ask.row), neutral)
+        def some(columns: Columns, rows: Rows) -> Ints:
+            return ask(Lines(columns, rows, day_s, out_of_band))
+
+        return answers_of(cluster, (self._args, key), some)
+
+    def _closed(self, lines: Lines) -> Ints:
+        limit = self._args.close_above or math.inf
+        bounds = np.full(lines.used.shape, limit) if limit > 1 else limit * lines.total
+        above: Mask = lines.out_of_band & (bounds > 0) & (lines.used > bounds)
+        closed: Ints = np.logical_or.reduce(above, axis=1).astype(np.int64)
+        return closed
+
+    def _corrected(self, ask: Ask, view: View) -> Ints:
+        weights, wants = self._args.weights, Wants.of(ask, view.cluster)
+        best = self._ask_rows(view.cluster, wants, partial(self._best, wants))
+        columns = columns_of(view.cluster)
         total = (
-            4 * weights.basic * basic(rows, view) + best + weights.utilisation * host(rows, view)
+            4 * weights.basic * basic(columns, view)
+            + on_rows(view, best)
+            + weights.utilisation * host(columns, view)
         )
         scores: Ints = total // (4 * (weights.basic + weights.utilisation + weights.allocated))
         return scores
+
+    def _best(self, wants: "Wants", lines: Lines) -> Ints:
+        """Of a node's utilisation, three parts are its devices and one is its cpus and memory."""
+        weights = self._args.weights
+        by_device = 3 * weights.utilisation * idleness(lines)
+        by_device += 4 * weights.allocated * with_pod(lines, wants.use)
+        by_device[lines.out_of_band] = 0
+        neutral = HALF * (3 * weights.utilisation + 4 * weights.allocated)
+        return best_devices(by_device, lines, wants, neutral)
 
 
 # ---- as Alnair's code has it
 
 
-def faithful(rows: Rows) -> Ints:
-    """5 · Node + 10 · Actual, where Actual counts the devices without a whole GB free."""
-    used, free = whole_gib(rows.used), whole_gib(rows.free)
-    known = (rows.used >= 0) & (rows.free >= 0)
-    full = known & (used > 0) & (free == 0)  # used // (used + free), and 0 where both are 0
-    raw: Ints = NODE_WEIGHT * rows.original + ACTUAL_WEIGHT * full.sum(axis=1)
-    return raw
+def full_devices(lines: Lines) -> Ints:
+    """Actual, which counts the devices without a whole GB free: used // (used + free), and 0 where
+    both are 0."""
+    used, free = whole_gib(lines.used), whole_gib(lines.free)
+    full = (lines.used >= 0) & (lines.free >= 0) & (used > 0) & (free == 0)
+    count: Ints = full.sum(axis=1, dtype=np.int64)
+    return count
 
 
 def stretched(raw: Ints, view: View) -> Ints:
@@ -178,10 +182,11 @@ def whole_gib(mib: Ints) -> Ints:
 # ---- as Alnair's document has it
 
 
-def basic(rows: Rows, view: View) -> Ints:
+def basic(columns: Columns, view: View) -> Ints:
     """What the node has, each beside the most that a feasible one has: devices, PCIe lanes, compute
     capability."""
-    parts = [beside(each, view) for each in (rows.there, rows.lanes, rows.capability)]
+    whole = (columns.there, columns.lanes, columns.capability)
+    parts = [beside(on_rows(view, each), view) for each in whole]
     mean: Ints = np.sum(parts, axis=0) // len(parts)
     return mean
 
@@ -194,22 +199,22 @@ def beside(column: Ints, view: View) -> Ints:
     return scores
 
 
-def idleness(rows: Rows) -> Ints:
+def idleness(lines: Lines) -> Ints:
     """Of each device 100 less what is used: half of that is compute, a quarter the memory's
     bandwidth, a quarter memory."""
-    gpu, copy, memory = (np.where(c < 0, HALF, c) for c in (rows.gpu, rows.copy, rows.memory))
+    gpu, copy, memory = (np.where(c < 0, HALF, c) for c in (lines.gpu, lines.copy, lines.memory))
     idle: Ints = MAX_SCORE - (2 * gpu + copy + memory) // 4
     return idle
 
 
-def with_pod(rows: Rows, pod: PodUse) -> Ints:
+def with_pod(lines: Lines, pod: PodUse) -> Ints:
     """Of each device how well it would do with the pod, by the measure that would be the highest:
     slowly down to 50 at 100 %, and fast beyond."""
-    memory = np.maximum(pod.gpu_memory_mib, 0) * 100 // np.maximum(rows.total, 1)
+    memory = np.maximum(pod.gpu_memory_mib, 0) * 100 // np.maximum(lines.total, 1)
     added = (
-        (rows.gpu, max(pod.gpu_percent, 0)),
-        (rows.copy, max(pod.copy_percent, 0)),
-        (rows.memory, np.where(rows.total > 0, memory, 0)),
+        (lines.gpu, max(pod.gpu_percent, 0)),
+        (lines.copy, max(pod.copy_percent, 0)),
+        (lines.memory, np.where(lines.total > 0, memory, 0)),
     )
     sums = [np.where(now < 0, HALF, now) + more for now, more in added]
     most_used = np.maximum(np.maximum(sums[0], sums[1]), sums[2])
@@ -218,39 +223,42 @@ def with_pod(rows: Rows, pod: PodUse) -> Ints:
     return scores
 
 
-def host(rows: Rows, view: View) -> Ints:
+def host(columns: Columns, view: View) -> Ints:
     """100 less what the node's pods were seen to use of its cpus and memory, half and half."""
     cpus, memory = view.allocatable[CPU], view.allocatable[MEMORY] // BYTES_PER_MIB
     used = [
-        np.minimum(part * MAX_SCORE // np.maximum(whole, 1), MAX_SCORE)
-        for part, whole in ((rows.cpu_milli, cpus), (rows.memory_mib, memory))
+        np.minimum(on_rows(view, part) * MAX_SCORE // np.maximum(whole, 1), MAX_SCORE)
+        for part, whole in ((columns.cpu_milli, cpus), (columns.memory_mib, memory))
     ]
     idle: Ints = MAX_SCORE - (used[0] + used[1]) // 2
     return idle
 
 
-def best_devices(values: Ints, rows: Rows, count: int, shared: bool, neutral: int) -> Ints:
+def best_devices(values: Ints, lines: Lines, wants: "Wants", neutral: int) -> Ints:
     """Per node the mean of the best devices, as many as the pod asks for. One that a pod holds is
     only for pods that share."""
     width = values.shape[1]
-    usable = np.arange(width) < rows.there[:, np.newaxis]
-    if not shared:
-        usable &= ~rows.taken
-    best = -np.sort(-np.where(usable, values, -1), axis=1)[:, : min(count, width)]
+    usable = np.arange(width) < lines.there[:, np.newaxis]
+    if not wants.shares:
+        usable &= ~lines.taken
+    best = -np.sort(-np.where(usable, values, -1), axis=1)[:, : min(wants.devices, width)]
     counted = (best >= 0).sum(axis=1)
     mean = np.maximum(best, 0).sum(axis=1) // np.maximum(counted, 1)
     found: Ints = np.where(counted > 0, mean, neutral)
     return found
 
 
-def wanted_devices(row: RowKey) -> int:
-    """How many devices the pod asks for; a share is of one."""
-    wholes = sum(ask.amount for ask in row.devices if ask.kind == "whole")
-    return wholes or bool(row.devices)
+class Wants(Struct, frozen=True, cache_hash=True):
+    """What of a pod the score of a node's devices depends on."""
 
+    devices: int
+    shares: bool  # a part of one device
+    use: PodUse
 
-def is_shared(row: RowKey) -> bool:
-    return all(ask.kind != "whole" for ask in row.devices)
+    @classmethod
+    def of(cls, ask: Ask, cluster: Cluster) -> "Wants":
+        wholes = sum(each.amount for each in ask.row.devices if each.kind == "whole")
+        return cls(wholes or 1, not wholes, expected_use(ask.pod, cluster))
 
 
 def expected_use(pod: Pod, cluster: Cluster) -> PodUse:

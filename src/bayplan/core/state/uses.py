@@ -5,6 +5,8 @@ says something of the next pod of that kind, and from where on columns must be m
 columns are `devices.usecolumns`'s, and are only made where a profile asks for them.
 """
 
+from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Any
 
 from bayplan.core.model.pods import Pod, RowKey
@@ -13,8 +15,8 @@ from bayplan.core.state.arrays import RowLog
 
 
 class Uses:
-    # Not state: the log only grows, time is the driver's, and columns are derived on demand.
-    NOT_STATE = ("log", "day_s", "columns")
+    # Not state: the log only grows, time is the driver's, and the rest is derived on demand.
+    NOT_STATE = ("log", "day_s", "columns", "answers")
 
     def __init__(self) -> None:
         # by namespace and row key, then uid: of the pods that have a place
@@ -22,6 +24,8 @@ class Uses:
         self.log = RowLog()  # rows whose use, devices or holders may be others
         self.day_s = 0.0  # the time of day at the last Tick; 0: nobody knows
         self.columns: Any = None
+        # What rows say to pods, by what is asked, the least recently asked first.
+        self.answers: OrderedDict[Hashable, Any] = OrderedDict()
 
     def count(self, pod: Pod, row: int, sign: int) -> None:
         """The pod comes to the row, or leaves it."""
