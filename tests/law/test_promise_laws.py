@@ -101,6 +101,8 @@ class Promises(preemption.Preemption):
         now = {key: self.has(key) for key in promises.grants}
         for key, grant in promises.grants.items():
             assert min(now[key], grant.places) == promises.told[key].places, "it was told wrongly"
+            kept = len(promises.of(key))
+            assert kept <= max(grant.places - (now[key] - kept), 0), "more is kept than granted"
             if not harm and key in self.told:
                 assert now[key] >= min(self.told[key], grant.places), "a promise was broken"
         self.told = now

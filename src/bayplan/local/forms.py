@@ -40,7 +40,13 @@ _CONDITION_TIMES = {
 }
 _ALWAYS_SPEC = ("Node", "Lease", "PodDisruptionBudget", "PersistentVolume", "PersistentVolumeClaim")
 _BLANK_SPEC: Json = {"template": {"metadata": {}, "spec": {"containers": None}}}
-_BLANK_SET: Json = {"selector": None, **_BLANK_SPEC, "updateStrategy": {}}
+_BLANK_SET: Json = {
+    **_BLANK_SPEC,
+    "replicas": 0,
+    "selector": None,
+    "serviceName": "",
+    "updateStrategy": {},
+}
 _BLANK: dict[str, Json] = {
     "Pod": {"spec": {"containers": None}, "status": {}},
     "Namespace": {"spec": {}, "status": {}},

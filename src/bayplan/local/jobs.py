@@ -11,7 +11,7 @@ from bayplan.local.objects import Deletion, Preconditions, Write
 from bayplan.local.owners import Owners
 from bayplan.local.pods import has_ended
 from bayplan.local.problems import Problem
-from bayplan.local.settling import Due, kept_going, made_by
+from bayplan.local.settling import AT_ONCE, Due, kept_going, made_by
 from bayplan.local.store import Json, Key
 
 TRACKED = "batch.kubernetes.io/job-tracking"  # holds a pod until it is counted
@@ -200,7 +200,7 @@ class _Step:
             if left_s > 0:
                 self._due.after(left_s)
                 return
-            for _ in range(-surplus):
+            for _ in range(min(-surplus, AT_ONCE)):
                 self._create()
 
     def _wanted(self) -> int:

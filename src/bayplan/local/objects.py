@@ -327,7 +327,7 @@ class Objects:
         """The object as it is while it ends: pods have time, others only finalizers."""
         value, wall, asked_s = old.copy(), self._clock.wall(), options.grace_s
         about = value["metadata"]
-        _hold(kind, about, options.policy)
+        _await_owned(kind, about, options.policy)
         before_s = about.get("deletionGracePeriodSeconds")
         if about.get("deletionTimestamp"):
             if before_s and asked_s is not None and asked_s < before_s:
@@ -354,7 +354,7 @@ class Objects:
         return not held and not about.get("deletionGracePeriodSeconds")
 
 
-def _hold(kind: Kind, about: Json, policy: str) -> None:
+def _await_owned(kind: Kind, about: Json, policy: str) -> None:
     """Until what it owns is orphaned or gone, if that was asked for."""
     held = about.get("finalizers") or []
     if kind.built_in == "Event":

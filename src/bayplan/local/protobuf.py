@@ -78,6 +78,21 @@ _MESSAGES = {
     " 6 expectedPods:number!, 7 conditions:[]Condition",
     "PriorityClass": f"{_META}, 2 value:number!, 3 globalDefault:flag, 4 description:text,"
     " 5 preemptionPolicy:text!",
+    "Job": f"{_META}, 2 spec:JobSpec, 3 status:JobStatus",
+    "JobSpec": "1 parallelism:number!, 2 completions:number!, 3 activeDeadlineSeconds:number!,"
+    " 4 selector:LabelSelector, 5 manualSelector:flag!, 6 template:PodTemplate,"
+    " 7 backoffLimit:number!, 8 ttlSecondsAfterFinished:number!, 9 completionMode:text!,"
+    " 10 suspend:flag!, 14 podReplacementPolicy:text!",
+    "JobStatus": "4 active:number, 5 succeeded:number, 6 failed:number, 7 completedIndexes:text",
+    "PodTemplate": f"{_META}, 2 spec:PodSpec",
+    "PodSpec": "2 containers:[]Container, 3 restartPolicy:text, 6 dnsPolicy:text,"
+    " 7 nodeSelector:{}text, 8 serviceAccountName:text, 9 serviceAccount:text, 10 nodeName:text,"
+    " 11 hostNetwork:flag, 12 hostPID:flag, 13 hostIPC:flag, 16 hostname:text, 17 subdomain:text,"
+    " 19 schedulerName:text, 24 priorityClassName:text",
+    "Container": "1 name:text, 2 image:text, 3 command:[]text, 4 args:[]text, 5 workingDir:text,"
+    " 8 resources:Resources, 13 terminationMessagePath:text, 14 imagePullPolicy:text,"
+    " 16 stdin:flag, 17 stdinOnce:flag, 18 tty:flag, 20 terminationMessagePolicy:text",
+    "Resources": "1 limits:{}Quantity, 2 requests:{}Quantity",
     "Eviction": f"{_META}, 2 deleteOptions:DeleteOptions",
     "SelfSubjectAccessReview": f"{_META}, 2 spec:AccessSpec, 3 status:AccessStatus",
     "AccessSpec": "1 resourceAttributes:ResourceAttributes,"

@@ -9,6 +9,7 @@ from bayplan.local.store import Json, Key, decode, encode
 
 log = logging.getLogger("bayplan.local")
 
+AT_ONCE = 500  # pods that are made for one object before the others have their turn
 RETRY_S = 5.0  # what could not be created is tried again
 
 

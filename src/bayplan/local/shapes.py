@@ -134,13 +134,13 @@ class _Strategy(_Shape):
 
 
 class _SetSpec(_Shape):
-    replicas: int | None = None
+    replicas: wire.Int32 | None = None
     selector: wire.LabelSelector | None = None
     template: _Template | None = None
     service_name: str | None = None
     pod_management_policy: str | None = None
     update_strategy: _Strategy | None = None
-    min_ready_seconds: int | None = None
+    min_ready_seconds: wire.Int32 | None = None
     persistent_volume_claim_retention_policy: Texts = None
     ordinals: dict[str, int | None] | None = None
     volume_claim_templates: Objects = None
@@ -160,11 +160,11 @@ class _StatefulSet(_Object):
 
 
 class _JobSpec(_Shape):
-    parallelism: int | None = None
-    completions: int | None = None
-    backoff_limit: int | None = None
+    parallelism: wire.Int32 | None = None
+    completions: wire.Int32 | None = None
+    backoff_limit: wire.Int32 | None = None
     active_deadline_seconds: int | None = None
-    ttl_seconds_after_finished: int | None = None
+    ttl_seconds_after_finished: wire.Int32 | None = None
     selector: wire.LabelSelector | None = None
     manual_selector: bool | None = None
     template: _Template | None = None
@@ -188,7 +188,7 @@ class _Job(_Object):
 
 
 class _ScaleSpec(_Shape):
-    replicas: int | None = None
+    replicas: wire.Int32 | None = None
 
 
 class _Scale(_Object):

@@ -14,7 +14,7 @@ from bayplan.local.objects import Deletion, Preconditions, Write
 from bayplan.local.owners import Owners
 from bayplan.local.pods import has_ended
 from bayplan.local.problems import Problem
-from bayplan.local.settling import Due, kept_going, made_by
+from bayplan.local.settling import AT_ONCE, Due, kept_going, made_by
 from bayplan.local.store import Json, Key, encode
 
 REVISION = "controller-revision-hash"
@@ -98,9 +98,13 @@ class _Steps:
 
     def _fill(self) -> bool:
         """Whether all is well so far; in order, each pod waits for the one before."""
+        made = 0
         for ordinal in self._wanted:
             pod = self._pods.get(ordinal)
             if pod is None:
+                made += 1
+                if made > AT_ONCE:
+                    return False
                 self._create(ordinal)
             elif has_ended(pod) and not _is_leaving(pod):
                 self._delete(pod)

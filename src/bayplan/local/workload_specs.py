@@ -61,6 +61,7 @@ def fill(kind: Kind, value: Json) -> None:
 def _fill_set(spec: Json) -> None:
     spec.setdefault("replicas", 1)
     spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("serviceName", "")
     spec["podManagementPolicy"] = spec.get("podManagementPolicy") or "OrderedReady"
     strategy = spec["updateStrategy"] = spec.get("updateStrategy") or {}
     if not strategy.get("type"):

@@ -27,6 +27,7 @@ from tests.real.contract.kubectl_scripts import (
     Run,
     bound,
 )
+from tests.real.contract.kubectl_workloads import SCRIPTS as WORKLOADS
 
 # What differs from run to run.
 _CHANGING = [
@@ -67,10 +68,10 @@ def plain(words: str) -> str:
     return "\n".join(" ".join(line.split()) for line in words.splitlines())
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SCRIPTS | WORKLOADS)
 def test_kubectl_prints_the_same(name: str, both: Both) -> None:
     differences: list[str] = []
-    for run in SCRIPTS[name]:
+    for run in (SCRIPTS | WORKLOADS)[name]:
         real, embedded = said(both.real, run), said(both.embedded, run)
         if real != embedded:
             lines = unified_diff(real.splitlines(), embedded.splitlines(), "real", "embedded", n=1)
@@ -135,7 +136,7 @@ SENTENCES = {
     "get deployments": NO_DEPLOYMENTS,
     "rollout status deployment/web": NO_DEPLOYMENTS,
     "scale deployment/web --replicas=2": NO_DEPLOYMENTS,
-    "create job once --image=a": "the embedded API has no jobs",
+    "create cronjob often --image=a --schedule=@hourly": "the embedded API has no cronjobs",
     "create token robot": "the embedded API has no tokens: nobody needs one",
     "logs train": "the embedded API has no pods/log: nothing really runs",
     "exec train -- ls": "the embedded API has no pods/exec: nothing really runs",

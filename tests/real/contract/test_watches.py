@@ -28,6 +28,7 @@ from tests.real.contract.asks import (
 )
 from tests.real.contract.conftest import Both
 from tests.real.contract.exchange import MERGE, Server
+from tests.real.contract.workload_scripts import JOBS, SETS
 
 LAST = "the-last"
 INITIAL = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -72,7 +73,8 @@ def test_a_bookmark_ends_what_there_is(since: str, both: Both) -> None:
     for server in both:
         _ask(server, *CHANGES[:2], Ask("POST", MAPS, {"metadata": {"name": "a"}}))
         _ask(server, Ask("POST", NODES, node("n1")))
-        lists = (PODS, MAPS, NODES, LEASES, EVENTS, CORE_EVENTS, BUDGETS, CLAIMS, STORAGE_CLASSES)
+        first = (PODS, MAPS, NODES, LEASES, EVENTS, CORE_EVENTS, BUDGETS, CLAIMS, STORAGE_CLASSES)
+        lists = (*first, SETS, JOBS)
         told.append(
             {
                 path: server.watch(f"{path}?watch=true&timeoutSeconds=5&{INITIAL}{since}", None)
@@ -81,7 +83,7 @@ def test_a_bookmark_ends_what_there_is(since: str, both: Both) -> None:
         )
 
     assert told[1] == told[0]
-    assert [len(events) for events in told[0].values()] == [3, 2, 2, 1, 1, 1, 1, 1, 1]
+    assert [len(events) for events in told[0].values()] == [3, 2, 2, *[1] * 8]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ SCRIPTS: dict[str, list[Ask]] = {
         Ask("POST", SETS, stateful("a")),
         Ask("POST", SETS, stateful("a")),
         Ask("POST", SETS, stateful("b", FULL, replicas=3, podManagementPolicy="Parallel")),
+        Ask("POST", SETS, stateful("c", serviceName=None, updateStrategy={"type": "OnDelete"})),
         Ask("GET", f"{SETS}/b"),
         Ask("GET", f"{SETS}/nobody"),
         Ask("GET", SETS),
