@@ -90,9 +90,9 @@ async def running(
 
 
 async def _define_elastic(client: Client) -> None:
-    """The kinds, as if kubectl had applied them: whoever applies them too is not warned."""
+    """The kinds, as if kubectl had applied them: whoever applies them too is not warned, and
+    changes nothing."""
     for made in yaml.safe_load_all(render("elastic-crds", {})):
-        notes = made["metadata"].get("annotations") or {}
-        applied = msgspec.json.encode(made).decode()
-        made["metadata"]["annotations"] = notes | {APPLIED: applied}
+        notes = made["metadata"].setdefault("annotations", {})
+        notes[APPLIED] = msgspec.json.encode(made, order="sorted").decode() + "\n"
         await client.request("POST", DEFINITIONS, body=msgspec.json.encode(made))
