@@ -101,8 +101,8 @@ def test_what_is_odd_is_said_with_its_field(changes: Json, words: str) -> None:
 
 
 def test_a_name_that_is_too_long_for_its_pods_is_said() -> None:
-    job = horovod("x" * 33, 1, 2)
-    assert read_job(HOROVOD, job).wrong.endswith("metadata.name: longer than 32 characters")
+    job = horovod("x" * 27, 1, 2)
+    assert read_job(HOROVOD, job).wrong.endswith("metadata.name: longer than 26 characters")
 
 
 def test_a_template_that_is_none_is_refused_to_the_scheduler_too() -> None:

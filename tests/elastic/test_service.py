@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bayplan.cli.main import main
 from bayplan.cli.manifests import render
 from bayplan.elastic.config import BadConfig, Configuration, read
 from bayplan.elastic.controller import Controller
+from bayplan.elastic.seen import MakeLauncher, MakeWorkers, RemovePods, Write
 from bayplan.elastic.service import Health, lease_of, run_until
+from bayplan.elastic.writer import Stale
 from bayplan.kube.client import Client
 from bayplan.kube.clock import RealClock
 from bayplan.kube.credentials import Credentials, find_source
 from bayplan.kube.http import HttpTransport
-from bayplan.kube.transport import Fenced
+from bayplan.kube.transport import ApiError, Fenced
 from bayplan.web.server import serving
 from tests.elastic.stage import DEFINITIONS, Stage, elastic, node, play
 from tests.embedded import EmbeddedPlane
@@ -181,3 +184,22 @@ def test_the_command_checks_a_file(tmp_path: Path) -> None:
         2,
         f"Error: {file}: should be a mapping of fields\n",
     )
+
+
+def test_what_was_planned_for_an_older_grant_is_not_done() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 2))
+        await stage.pass_time(5)
+        assert stage.process is not None
+        job = stage.job("a")
+        old = replace(job, grant=replace(job.grant, generation=0, workers=4))
+        pods = stage.pods()
+        for step in (MakeWorkers(old, (2, 3)), RemovePods(old, ()), MakeLauncher(old)):
+            with pytest.raises(Stale):
+                await stage.process.controller.writer.carry_out(step)
+        with pytest.raises(ApiError) as refused:
+            await stage.process.controller.writer.carry_out(Write(replace(job, version="1")))
+        assert refused.value.status == 409
+        assert stage.pods() == pods
+
+    play(story, only=4)

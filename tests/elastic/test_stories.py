@@ -139,6 +139,22 @@ def test_a_lower_maximum_removes_the_highest_indices() -> None:
     play(story, only=4)
 
 
+def test_a_template_that_asks_for_something_else_is_granted_that() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 2))
+        await stage.pass_time(5)
+        changed = template()
+        changed["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+        await stage.change("a", {"template": changed})
+        await stage.pass_time(5)
+        grant = stage.job("a").grant
+        assert (grant.workers, grant.counts) == (2, {})
+        await stage.pass_time(60)
+        assert stage.job("a").grant == grant
+
+    play(story, only=4)
+
+
 def test_a_worker_that_someone_deletes_is_made_again_when_it_is_gone() -> None:
     async def story(stage: Stage) -> None:
         await stage.submit(elastic("a", 2, 4))

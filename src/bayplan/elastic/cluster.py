@@ -173,6 +173,8 @@ class Cluster:
         return self._jobs[job.kind].known.get((job.namespace, job.name)) or {}
 
     def snapshot(self, at: str) -> Snapshot:
+        if not any(table.known for table in self._jobs.values()):
+            return Snapshot((), {}, at)  # most clusters have many pods and few elastic jobs
         priorities = {name: found for (_, name), found in self._classes.known.items()}
         classes = Classes(priorities)
         jobs = [
@@ -180,6 +182,7 @@ class Cluster:
             for kind, table in self._jobs.items()
             for manifest in table.known.values()
         ]
+        self._read = {job.key: self._read[job.key] for job in jobs}
         by_job: dict[tuple[str, str], list[tuple[str, PodSeen]]] = {}
         for (namespace, name), pod in self.pods.known.items():
             if pod.elastic or pod.role:
@@ -190,7 +193,7 @@ class Cluster:
     def _job(self, kind: str, manifest: Json, classes: Classes) -> Job:
         """Read again only when it has changed."""
         about = manifest["metadata"]
-        key = f"{kind} {about.get('namespace')}/{about.get('name')}"
+        key = f"{kind} {about.get('namespace') or 'default'}/{about['name']}"
         version = str(about.get("resourceVersion"))
         if key not in self._read or self._read[key][:2] != (version, classes):
             self._read[key] = version, classes, read_job(kind, manifest, classes)

@@ -36,7 +36,8 @@ RESOURCES = {
 ELASTIC = wire.ELASTIC
 MOST = 10_000  # workers of one job
 LEAST_ITEMS, MOST_ITEMS = 1e-9, 1e15  # per second: what the allocator can reckon with
-LONGEST_NAME = {GENERAL: 63, HOROVOD: 63 - len("elastichorovodjob--workers-9999")}
+# A label of a StatefulSet's pods has its name and a hash of ten characters.
+LONGEST_NAME = {GENERAL: 63, HOROVOD: 63 - len("elastichorovodjob--workers-0123456789")}
 GPU, SSH_PORT = "nvidia.com/gpu", 12345
 
 
