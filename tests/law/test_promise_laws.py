@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 from msgspec.structs import replace
 
+from bayplan.core.engine import gangs
 from bayplan.core.engine.engine import Engine
 from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
@@ -73,6 +74,14 @@ class Promises(preemption.Preemption):
             like = replace(self.shapes[key], uid=f"uid-{name}", name=name, priority=priority)
             self.see(like)
 
+    @rule(key=jobs, count=st.integers(2, 3))
+    def in_order(self, key: str, count: int) -> None:
+        """Granted, confirmed, then made."""
+        self.grant(key, count, True)
+        self.tick(0.5)
+        self.work(key, count, 0)
+        self.tick(20.0)
+
     @rule(gpus=st.integers(1, 3))
     def crowd(self, gpus: int) -> None:
         """More than there is room for, and more important than anybody."""
@@ -127,6 +136,22 @@ class Promises(preemption.Preemption):
                     engine.cluster.holds.release(uid)
                     with asking(verdicts, pod) as ask:
                         assert not verdicts.takes(ask, row), f"{pod.name} waits beside its place"
+        if not engine.nominations.owners:
+            for key in engine.promises.places:
+                self.no_gang_waits_beside_its_places(key)
+
+    def no_gang_waits_beside_its_places(self, key: str) -> None:
+        engine = self.engine
+        waiting = [waiter.pod for waiter, _ in engine.waiting.pods.values()]
+        pods = [pod for pod in waiting if pod.elastic == key and pod.gang is not None]
+        if not pods or pods[0].gang is None:
+            return
+        there = gangs.staying(engine.cluster, pods[0].gang.key, ())
+        missing = max(pods[0].gang.minimum - len(there), 1)
+        with engine.cluster.trial():
+            engine.promises.homes(pods)
+            placed = gangs.place(engine.verdicts[pods[0].scheduler], pods, missing)
+        assert len(pods) < missing or not placed.ok, f"{key} waits beside its places"
 
     # ---- what must be true
 
