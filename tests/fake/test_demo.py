@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from bayplan.cli import demo as demo_command
 from bayplan.cli.main import main
 from bayplan.cli.stories import STORIES, TOY
+from bayplan.cli.stories_of_elastic import COUNTS, GROWTH, USE
 from bayplan.cli.stories_of_gangs import CROWD, GROUP, RACK, ZONES
-from bayplan.cli.story import Arrival, Story, node, pod
+from bayplan.cli.story import Arrival, Change, Story, node, pod
 from bayplan.local.faults import BadChances, chances
 from bayplan.local.spec import BadSpec, nodes
 
@@ -64,6 +65,38 @@ def test_without_a_reservation_the_small_pod_takes_the_place() -> None:
 
     assert [found.pod for found in played if not found.ok] == ["small-2", "large-0", "large-1"]
     assert {found.pod: found.node for found in played}["small-2"] == "a"
+
+
+def test_without_a_promise_another_pod_comes_in_between() -> None:
+    created, _, *others = GROWTH.scenes
+    played = demo_command.play(replace(GROWTH, scenes=(created, *others)))
+    places = {found.pod: found.node for found in played}
+
+    assert [found.pod for found in played if not found.ok] == ["other-1", "train-1", "other-2"]
+    assert (places["other-1"], places["train-1"]) == ("a", None)
+
+
+def test_without_utilsched_a_busy_node_is_as_good_as_an_idle_one() -> None:
+    plain = tuple(
+        replace(scene, pod=pod(scene.pod["metadata"]["name"], "bayplan", 1))
+        for scene in USE.scenes
+        if isinstance(scene, Arrival)
+    )
+    played = demo_command.play(replace(USE, scenes=plain))
+
+    assert {found.node for found in played[:2]} == {"busy", "idle"}
+
+
+def test_another_number_of_workers_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = COUNTS.scenes[0]
+    assert isinstance(first, Change)
+    wrong = replace(COUNTS, scenes=(replace(first, workers={"first": 4}),))
+    monkeypatch.setattr("bayplan.cli.stories.STORIES", (wrong,))
+    done = CliRunner().invoke(main, ["demo"])
+
+    assert done.exit_code == 1
+    assert "first 5" in done.output
+    assert "should be first 4" in done.output
 
 
 def test_a_spec_becomes_nodes() -> None:

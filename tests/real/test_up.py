@@ -305,3 +305,73 @@ def test_ipus_come_in_machines_of_four(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("should be a positive multiple of 4, not 6")
+
+
+ELASTIC_JOB = """
+apiVersion: bayplan.dev/v1alpha1
+kind: ElasticJob
+metadata: {name: train}
+spec:
+  minWorkers: 1
+  maxWorkers: 3
+  template:
+    spec:
+      containers:
+      - name: main
+        image: train:1
+        resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+
+def test_an_elastic_job_is_run(tmp_path: Path) -> None:
+    with up(tmp_path, "--nodes", "2xA100*1") as found:
+        found.kubectl("apply", "-f", "-", reads=ELASTIC_JOB)
+
+        def line() -> list[str]:
+            return found.kubectl("get", "ej", "train", "--no-headers").split()[:-1]
+
+        soon(line, ["train", "1", "3", "2", "Running"])
+        found.kubectl("delete", "ej", "train")
+        soon(lambda: found.kubectl("get", "pods"), "")
+
+
+def test_elastic_jobs_can_be_left_to_another_controller(tmp_path: Path) -> None:
+    with up(tmp_path, "--nodes", "2xA100*1", "--no-elastic") as found:
+        found.kubectl("apply", "-f", "-", reads=ELASTIC_JOB)
+        with other_controller(found) as address:
+            lines = "get", "pods", "--no-headers"
+            soon(lambda: len(found.kubectl(*lines).splitlines()), 2)
+            with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+                assert 'bayplan_elastic_steps_total{step="MakeWorkers"} 1.0' in (
+                    answer.read().decode()
+                )
+
+
+@contextmanager
+def other_controller(found: Up) -> Iterator[str]:
+    """`bayplan elastic` beside it; where its metrics are."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    options = ["--kubeconfig", str(found.kubeconfig), "--listen", address]
+    given = [sys.executable, "-m", "bayplan", "elastic", *options]
+    with (
+        (found.folder / "elastic-log").open("w") as log,
+        subprocess.Popen(given, stderr=log) as process,
+    ):
+        try:
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+
+
+def test_the_kinds_can_be_applied_again_without_a_warning(running: Up) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "bayplan", "manifests", "crds"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    said = running.kubectl("apply", "-f", "-", reads=made).splitlines()
+
+    assert sum(line.endswith(" unchanged") for line in said) == 3

@@ -1,6 +1,7 @@
 """`bayplan demo`: every supported system's story, on the embedded API, in virtual time."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from bayplan.cli.tables import table
 
 if TYPE_CHECKING:
     from bayplan.cli.embedded import Cluster
-    from bayplan.cli.story import Arrival, Asked, Later, Story
+    from bayplan.cli.story import Arrival, Asked, Change, Later, Scene, Story
     from bayplan.scheduler.config import Configuration
 
 HELP = """Play the story of every system that Bayplan replaces, without a cluster.
@@ -28,6 +29,7 @@ Example:
   bayplan demo
 """
 PATIENCE_S = 60.0  # of virtual time, for one pod
+STEADY_S = 15.0  # elastic jobs have what they should, and still do after so long
 KINDS_S = 61.0  # the scheduler looks for kinds that are new once a minute
 
 
@@ -43,6 +45,7 @@ class Outcome(Struct, frozen=True, rename="camel"):
     ids: tuple[str, ...] = ()
     expected_ids: tuple[str, ...] = ()
     shown: str = ""  # in place of the node, for an answer
+    changed: bool = False  # not a pod: what elastic jobs have, after a change
 
     @property
     def ok(self) -> bool:
@@ -69,11 +72,18 @@ def demo(output: str) -> None:
     elif wrong:
         click.echo(f"not where they should be: {', '.join(wrong)}")
     else:
-        answers = sum(bool(outcome.shown) for outcome in outcomes)
-        pods = len({(outcome.story, outcome.pod) for outcome in outcomes if not outcome.shown})
-        said = f"{pods} pods, each where it should be"
-        click.echo(f"{said}; {answers} questions, each answered as it should be.")
+        click.echo(_summary(outcomes))
     raise SystemExit(1 if wrong else 0)
+
+
+def _summary(outcomes: list[Outcome]) -> str:
+    answers = sum(bool(outcome.shown) for outcome in outcomes)
+    changes = sum(outcome.changed for outcome in outcomes)
+    pods = {(o.story, o.pod) for o in outcomes if not o.shown and not o.changed}
+    return (
+        f"{len(pods)} pods, each where it should be; {answers} questions, each answered as it "
+        f"should be; {changes} changes of elastic jobs, each with the workers that it should have."
+    )
 
 
 @contextmanager
@@ -93,16 +103,19 @@ def shown(outcomes: list[Outcome]) -> str:
         (o.pod, o.shown or o.node or "(waits)", o.devices, o.says if o.ok else _should(o))
         for o in outcomes
     ]
-    return table(("POD", "NODE", "DEVICES", "WHY"), rows)
+    of_jobs = all(outcome.changed for outcome in outcomes)
+    heads = ("STEP", "WORKERS") if of_jobs else ("POD", "NODE")
+    return table((*heads, "DEVICES", "WHY"), rows)
 
 
 def _should(outcome: Outcome) -> str:
     devices = f" with {', '.join(outcome.expected_ids)}" if outcome.expected_ids else ""
-    return f"should be on {outcome.expected}{devices}"
+    on = "" if outcome.changed else "on "
+    return f"should be {on}{outcome.expected}{devices}"
 
 
 def play(story: "Story") -> list[Outcome]:
-    from bayplan.cli.embedded import running
+    from bayplan.cli.embedded import Elastic, running
     from bayplan.local.virtual import VirtualClock, run
     from bayplan.scheduler.config import Pool
     from bayplan.scheduler.steward import Site
@@ -116,7 +129,10 @@ def play(story: "Story") -> list[Outcome]:
         def reach(pool: Pool) -> Site:
             return Site(*pool.parts, Faulty(FakeVipu(one_cluster(story.ipus)), clock))
 
-        async with running(story.nodes, config, clock, seed=0, reach=reach) as cluster:
+        elastic = Elastic() if story.elastic else None
+        async with running(
+            story.nodes, config, clock, seed=0, reach=reach, elastic=elastic
+        ) as cluster:
             for path, made in story.others:
                 await cluster.client.request("POST", path, body=msgspec.json.encode(made))
             if story.others:
@@ -146,9 +162,11 @@ def _config(story: "Story") -> "Configuration":
     return replace(config, leader_election=LeaderElection())  # nobody else is there
 
 
-async def _scene(cluster: "Cluster", story: str, scene: "Arrival | Later | Asked") -> Outcome:
-    from bayplan.cli.story import Arrival, Asked
+async def _scene(cluster: "Cluster", story: str, scene: "Scene") -> Outcome:
+    from bayplan.cli.story import Arrival, Asked, Change
 
+    if isinstance(scene, Change):
+        return await _change(cluster, story, scene)
     if isinstance(scene, Asked):
         return await _ask(cluster, story, scene)
     if isinstance(scene, Arrival):
@@ -185,6 +203,50 @@ async def _ask(cluster: "Cluster", story: str, asked: "Asked") -> Outcome:
     if (answer["ok"], answer.get("count")) != (asked.ok, asked.count):
         return replace(outcome, expected="another answer")
     return outcome
+
+
+async def _change(cluster: "Cluster", story: str, change: "Change") -> Outcome:
+    from bayplan.kube.transport import JSON, MERGE_PATCH
+
+    method, path, made = change.request
+    body = None if made is None else msgspec.json.encode(made)
+    content = MERGE_PATCH if method == "PATCH" else JSON
+    await cluster.client.request(method, path, body=body, content_type=content)
+    clock = cluster.client.clock
+    until = clock.time() + PATIENCE_S
+    while _workers(await _jobs(cluster)) != change.workers and clock.time() < until:
+        await clock.sleep(0.1)
+    await clock.sleep(STEADY_S)
+    jobs = await _jobs(cluster)
+    devices: Counter[str] = Counter()
+    for job in jobs:
+        devices.update(job.get("status", {}).get("grant", {}).get("counts", {}))
+    asked = ", ".join(f"{many} {name}" for name, many in devices.items()) or "-"
+    has, should = _told(_workers(jobs)), _told(change.workers)
+    return Outcome(story, change.words, has, asked, should, change.because, changed=True)
+
+
+async def _jobs(cluster: "Cluster") -> list[dict[str, Any]]:
+    from bayplan.kube.elastic import GENERAL, RESOURCES
+
+    answer = await cluster.client.request("GET", RESOURCES[GENERAL].path("default"))
+    items: list[dict[str, Any]] = msgspec.json.decode(answer)["items"]
+    return items
+
+
+def _workers(jobs: list[dict[str, Any]]) -> dict[str, int]:
+    """By job."""
+    found = {}
+    for job in jobs:
+        status = job.get("status", {})
+        theirs = "managedBy" in job["spec"]
+        many = status.get("confirmed", {}).get("workers") if theirs else status.get("ready")
+        found[job["metadata"]["name"]] = many or 0
+    return found
+
+
+def _told(workers: dict[str, int]) -> str:
+    return ", ".join(f"{name} {many}" for name, many in sorted(workers.items()))
 
 
 async def _one(cluster: "Cluster", story: str, arrival: "Arrival") -> Outcome:

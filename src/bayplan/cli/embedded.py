@@ -1,4 +1,5 @@
-"""A whole cluster in one process: the embedded API, pretend nodes, and the scheduler."""
+"""A whole cluster in one process: the embedded API, pretend nodes, the scheduler, and the
+controller of elastic jobs."""
 
 import asyncio
 import random
@@ -6,8 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
+import yaml
 from msgspec import Struct
 
+from bayplan.cli.manifests import render
+from bayplan.elastic.controller import Controller
+from bayplan.elastic.planner import Settings
 from bayplan.kube.client import Client
 from bayplan.kube.clock import Clock
 from bayplan.local.api import Api
@@ -21,6 +27,8 @@ from bayplan.scheduler.sites import site_of
 from bayplan.scheduler.steward import Site
 
 Json = dict[str, Any]
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Cluster(Struct, frozen=True):
@@ -31,6 +39,12 @@ class Cluster(Struct, frozen=True):
     tasks: tuple[asyncio.Task[None], ...]  # each runs until the block ends, unless it fails
 
 
+class Elastic(Struct, frozen=True):
+    """Elastic jobs: the kinds are there, and run in this way, if we run them."""
+
+    settings: Settings | None = Settings()
+
+
 @asynccontextmanager
 async def running(
     nodes: Iterable[Json],
@@ -39,9 +53,10 @@ async def running(
     faults: Faults | None = None,
     seed: int | None = None,
     reach: Callable[[Pool], Site] = site_of,
+    elastic: Elastic | None = None,
 ) -> AsyncIterator[Cluster]:
     """The cluster, inside the block. Faults are met by the scheduler alone. `reach`: how the
-    controllers of pools are found."""
+    controllers of pools are found. `elastic`: if None, there are no such kinds."""
     rng = random.Random(seed)
     api = Api(clock, rng)
     user = Client(DirectTransport(api, clock), clock, rng)
@@ -53,6 +68,12 @@ async def running(
         asyncio.create_task(Controllers(api).run(), name="controllers"),
     ]
     await kubelets.registered.wait()
+    if elastic is not None:
+        await _define_elastic(user)  # before anybody looks for the kinds
+    if elastic is not None and elastic.settings is not None:
+        theirs = Client(DirectTransport(api, clock), clock, rng)
+        controller = Controller(theirs, elastic.settings)
+        tasks.append(asyncio.create_task(controller.run(), name="elastic jobs"))
     scheduling = asyncio.create_task(service.run(), name="scheduler")
     try:
         yield Cluster(api, user, kubelets, service, (scheduling, *tasks))
@@ -66,3 +87,12 @@ async def running(
             for task in tasks:
                 with suppress(asyncio.CancelledError):
                     await task
+
+
+async def _define_elastic(client: Client) -> None:
+    """The kinds, as if kubectl had applied them: whoever applies them too is not warned, and
+    changes nothing."""
+    for made in yaml.safe_load_all(render("elastic-crds", {})):
+        notes = made["metadata"].setdefault("annotations", {})
+        notes[APPLIED] = msgspec.json.encode(made, order="sorted").decode() + "\n"
+        await client.request("POST", DEFINITIONS, body=msgspec.json.encode(made))

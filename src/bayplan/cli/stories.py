@@ -1,5 +1,6 @@
 """What `bayplan demo` plays: for each system that Bayplan replaces, its own story in a few pods."""
 
+from bayplan.cli.stories_of_elastic import COUNTS, GROWTH, USE
 from bayplan.cli.stories_of_gangs import CROWD, GROUP, RACK, ZONES
 from bayplan.cli.story import Arrival, Asked, Json, Story, node, pod
 
@@ -181,4 +182,4 @@ G8S8 = Story(
     ),
 )
 
-STORIES = (TOY, ALNAIR, NEURON, G8S8, GROUP, RACK, CROWD, ZONES)
+STORIES = (TOY, ALNAIR, NEURON, G8S8, GROUP, RACK, CROWD, ZONES, COUNTS, GROWTH, USE)

@@ -41,15 +41,29 @@ class Asked(Struct, frozen=True):
     because: str = ""
 
 
+class Change(Struct, frozen=True):
+    """Something is done, and how many workers each elastic job has then, by name. Of a job that
+    another controller runs it is the places that it was promised."""
+
+    words: str
+    request: tuple[str, str, Json | None]  # method, path, body
+    workers: dict[str, int]
+    because: str
+
+
+Scene = Arrival | Later | Asked | Change
+
+
 class Story(Struct, frozen=True):
     name: str
     says: str
     nodes: tuple[Json, ...]
-    scenes: tuple[Arrival | Later | Asked, ...]
+    scenes: tuple[Scene, ...]
     config: str = ""  # a file among the manifests; without one, the default
     others: tuple[tuple[str, Json], ...] = ()  # objects that are there before: path, object
     ipus: int = 0  # of a pretend V-IPU controller
     reserve_after_s: float | None = None  # `gangs.reserveAfter`; without it, the default
+    elastic: bool = False  # with the kinds of elastic jobs and their controller
 
 
 def node(name: str, gpus: int = 0, notes: dict[str, str] | None = None, **more: int) -> Json:

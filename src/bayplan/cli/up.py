@@ -26,7 +26,8 @@ HELP = """Run an embedded Kubernetes API, pretend nodes and the scheduler, until
 It writes a kubeconfig; kubectl works with it as with any cluster. Nothing is stored, nothing is
 really started, and only programs of this machine can reach it. Give your pods schedulerName:
 bayplan. A pod runs for as many seconds as its annotation bayplan.dev/run-seconds says, else until
-it is deleted.
+it is deleted. ElasticJobs and ElasticHorovodJobs are run too; with --no-elastic the kinds are
+there, and you can run `bayplan elastic` with a configuration of your own.
 
 SPEC names machines and how many of each: a count and a model (8xA100*4), an instance type
 (inf1.24xlarge*2), or cpu (cpu*2). With --vipu there is a pretend V-IPU controller too, and two
@@ -75,6 +76,7 @@ users:
 @click.option("--api", metavar="[HOST]:PORT", help="For questions.  [default: 127.0.0.1:10271]")
 @click.option("--faults", metavar="NAME=CHANCE,…", help="Faults that the scheduler meets.")
 @click.option("--vipu", "ipus", type=int, metavar="IPUS", help="A V-IPU controller of so many.")
+@click.option("--no-elastic", is_flag=True, help="Leave elastic jobs to another controller.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell more.")
 def up(
     spec: str | None,
@@ -85,6 +87,7 @@ def up(
     api: str | None,
     faults: str | None,
     ipus: int | None,
+    no_elastic: bool,
     verbose: bool,
 ) -> None:
     from msgspec.structs import replace
@@ -117,7 +120,8 @@ def up(
         ):
             _must_be_free(option, *split(address))
         Path(folder).mkdir(parents=True, exist_ok=True)
-        run_loop(_serve(found, config, met, Place(port, Path(folder), vipu)))
+        place = Place(port, Path(folder), vipu, runs_elastic=not no_elastic)
+        run_loop(_serve(found, config, met, place))
     except (ConfigError, ProfileError, BadAddress, BadSpec, BadChances, VipuError) as error:
         raise BadInput(str(error)) from None
     except OSError as error:
@@ -168,12 +172,14 @@ class Place(Struct, frozen=True):
     port: int
     folder: Path
     vipu: "FakeVipu | None" = None
+    runs_elastic: bool = True
 
 
 async def _serve(
     nodes: list[dict[str, Any]], config: "Configuration", faults: "Faults | None", place: Place
 ) -> None:
-    from bayplan.cli.embedded import running
+    from bayplan.cli.embedded import Elastic, running
+    from bayplan.elastic.planner import Settings
     from bayplan.kube.clock import RealClock
     from bayplan.local.server import HOST, Server
     from bayplan.web.server import split
@@ -185,7 +191,10 @@ async def _serve(
     async with AsyncExitStack() as stack:
         if place.vipu is not None:
             config = await _with_controller(config, place.vipu, stack)
-        cluster = await stack.enter_async_context(running(nodes, config, clock, faults))
+        elastic = Elastic(Settings() if place.runs_elastic else None)
+        cluster = await stack.enter_async_context(
+            running(nodes, config, clock, faults, elastic=elastic)
+        )
         service = cluster.service
         sidecar = service.sidecar(lambda: cluster.client)
         sidecar.start()
