@@ -128,6 +128,7 @@ class Elastic(Simulation):
         self.led_at = 0.0  # since when a scheduler leads
         self.quiet: Json = {}  # as it was when the last minutes began
         self.held: list[str] = []
+        self.late: set[str] = set()  # workers that waited too long
 
     # ---- the whole story
 
@@ -339,7 +340,8 @@ class Elastic(Simulation):
             for pod, job in ledger.waiting():
                 told = job.told[-1][0] if job.told else now
                 waited = now - max(since, pod.born, told, job.preempted_at)
-                if waited > WAIT_S:
+                if waited > WAIT_S and pod.name not in self.late:
+                    self.late.add(pod.name)
                     ledger.blame(f"{pod.name} has waited {waited:.0f} s: {ledger.tell()}")
 
     def _look(self) -> None:
