@@ -40,7 +40,8 @@ Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-CYCLE_S = 0.2
+CYCLE_S, LOOK_S = 0.2, 5.0
+ENDS = ("Finishing", "Complete", "Failed")
 
 
 def node(name: str, gpus: int) -> Json:
@@ -107,6 +108,8 @@ class Judge:
                 before_send()
             if method == "POST" and path.endswith("/pods"):
                 self._judge_pod(json.loads(more["body"]))
+            if method == "PATCH" and path.endswith("/status"):
+                self._judge_grant(path, json.loads(more["body"]))
 
         answer = await self._inner.request(method, path, before_send=check, **more)
         if method != "GET" and "/leases" not in path:
@@ -141,6 +144,26 @@ class Judge:
         if len(workers) + 1 > min(job.grant.places, job.confirmed.workers):
             self.wrong.append(f"{about['name']}: one too many for {job.grant}, {job.confirmed}")
 
+    def _judge_grant(self, path: str, body: Json) -> None:
+        """What would be written, if the job is still what the writer believes."""
+        kind = next(kind for kind, each in RESOURCES.items() if f"/{each.plural}/" in path)
+        job, grant = found(self._api, kind, path.split("/")[-2]), body["status"].get("grant")
+        if job is None or grant is None or job.version != body["metadata"]["resourceVersion"]:
+            return
+        said, workers = f"{job.key}: {job.grant} to {grant}", grant["workers"]
+        most = job.maximum if job.fixed is None else job.fixed
+        least = job.minimum if job.fixed is None else job.fixed
+        if grant["generation"] != job.grant.generation + 1:
+            self.wrong.append(f"{said}: not the next generation")
+        if workers > most and workers >= job.grant.workers:
+            self.wrong.append(f"{said}: more than {most}")
+        ends = body["status"].get("phase", job.said.get("phase")) in ENDS
+        known = job.confirmed.generation == job.grant.generation
+        short = not known or job.confirmed.workers < job.grant.workers
+        grows = workers > job.grant.workers > 0
+        if 0 < workers < least and not (short or grows or ends or workers == job.grant.workers):
+            self.wrong.append(f"{said}: less than {least}")
+
     @asynccontextmanager
     async def stream(
         self, path: str, *, params: Params | None = None, timeout_s: float = 30.0
@@ -165,8 +188,17 @@ class StandIn:
         self._waited: Counter[str] = Counter()
 
     async def run(self) -> None:
+        """A cycle when something has changed, a moment later."""
+        changed = asyncio.Event()
+        stores = [f"{each.plural}.{each.group}" for each in RESOURCES.values()]
+        for store in ("nodes", "pods", *stores):
+            self._api.store.listen(store, changed.set)
         while True:
+            with suppress(TimeoutError):
+                async with self._client.clock.timeout(LOOK_S):
+                    await changed.wait()
             await self._client.clock.sleep(CYCLE_S)
+            changed.clear()
             if self.serves:
                 with suppress(ApiError):
                     await self.cycle()
@@ -300,7 +332,7 @@ class Stage:
             await story(self)
             if self.process is not None:
                 await self.process.kill()
-            assert self.wrong() == []
+            assert not self.wrong(), self.wrong()
             assert self.api.crashes == 0
         finally:
             for task in self._tasks:
@@ -340,6 +372,8 @@ class Stage:
         await self.post(PODS.path("default"), body)
 
     async def end_pod(self, name: str, phase: str, reason: str = "") -> None:
+        """What its kubelet would say, which then counts it no more."""
+        self.kubelets._running.discard(self.objects("pods")[name]["metadata"]["uid"])
         status = {"phase": phase, "reason": reason, "conditions": None}
         await patch(self.user, PODS.path("default", name, "status"), {"status": status})
 

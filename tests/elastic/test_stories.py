@@ -1,12 +1,14 @@
 """Elastic jobs from their arrival to their end, on virtual time: the readable specification."""
 
+from itertools import pairwise
+
 import pytest
 
 from bayplan.elastic.memory import Patience
 from bayplan.elastic.planner import Settings
 from bayplan.elastic.sizes import Policy
-from bayplan.kube.elastic import HOROVOD
-from tests.elastic.stage import GPU, Stage, elastic, horovod, play, template
+from bayplan.kube.elastic import HOROVOD, RESOURCES
+from tests.elastic.stage import GPU, Stage, elastic, horovod, node, patch, play, template
 
 
 def test_two_jobs_share_and_a_third_takes_its_part_and_one_goes_and_a_node_dies() -> None:
@@ -83,14 +85,9 @@ def test_places_that_the_scheduler_does_not_find_are_given_up_after_a_while() ->
         await stage.pass_time(5)
         assert stage.job("a").grant.workers == 0
 
-        await stage.kubelets.add(node_of_two())
+        await stage.kubelets.add(node("roomy", 2))
         await stage.pass_time(10)
         assert stage.workers() == {"a": 1}
-
-    def node_of_two() -> dict[str, object]:
-        from tests.elastic.stage import node
-
-        return node("roomy", 2)
 
     play(story, one=1, two=1)
 
@@ -106,7 +103,7 @@ def test_what_does_not_fit_is_asked_for_again_after_longer_and_longer_times() ->
             if now.generation != before and now.workers:
                 asked.append(second)
             before = now.generation
-        gaps = [after - first for first, after in zip(asked, asked[1:], strict=False)]
+        gaps = [after - first for first, after in pairwise(asked)]
         assert gaps[0] == pytest.approx(40, abs=2)  # 10 s of patience and 30 s of rest
         assert gaps[1] == pytest.approx(70, abs=2)
         assert gaps[2] == pytest.approx(130, abs=2)
@@ -200,7 +197,7 @@ def test_a_worker_that_was_evicted_is_nobodys_fault() -> None:
         await stage.submit(elastic("a", 1, 2, backoffLimit=0))
         await stage.pass_time(5)
         await stage.end_pod("a-worker-0", "Failed", "Evicted")
-        await stage.pass_time(5)
+        await stage.pass_time(15)
         assert stage.workers() == {"a": 2}
         assert stage.job("a").said["phase"] == "Running"
 
@@ -225,8 +222,6 @@ def test_a_job_of_another_controller_is_left_alone_and_its_grant_counts() -> Non
         await stage.submit(elastic("theirs", 1, 4, managedBy="example.com/mine"))
         await stage.pass_time(3)
         assert stage.job("theirs").said == {}
-        from tests.elastic.stage import RESOURCES, patch
-
         path = RESOURCES["ElasticJob"].path("default", "theirs", "status")
         grant = {"generation": 1, "workers": 3, "passing": 0}
         await patch(stage.user, path, {"status": {"grant": grant}})
@@ -271,11 +266,13 @@ def test_a_bad_job_is_told_why_and_disturbs_nobody() -> None:
 def test_a_pod_that_the_api_refuses_is_told_and_costs_the_others_nothing() -> None:
     async def story(stage: Stage) -> None:
         bad = elastic("bad", 1, 1)
-        bad["spec"]["template"]["spec"]["containers"][0]["name"] = "Not A Name"
+        bad["spec"]["template"]["spec"]["restartPolicy"] = "Sometimes"
         await stage.submit(bad)
         await stage.submit(elastic("good", 1, 2))
         await stage.pass_time(5)
         assert stage.workers() == {"good": 2}
+        assert stage.job("bad").said["message"].startswith("MakeWorkers: ")
+        assert "restartPolicy" in stage.job("bad").said["message"]
 
     play(story, only=4)
 
@@ -385,3 +382,33 @@ def test_a_horovod_job_whose_launcher_is_done_gives_everything_back() -> None:
         assert stage.pods() == [launcher]
 
     play(story, only=4)
+
+
+def test_nobody_overtakes_a_job_for_which_others_make_room() -> None:
+    """An ordinary pod has waited for long, and does not get what is passed on."""
+
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 4))
+        await stage.submit(elastic("b", 1, 4))
+        await stage.pass_time(8)
+        assert stage.workers() == {"a": 2, "b": 2}
+        await stage.pod("greedy", 1)
+        await stage.pass_time(3)
+        await stage.submit(elastic("c", 2, 2))
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 1, "b": 1, "c": 2}
+        assert "nodeName" not in stage.objects("pods")["greedy"]["spec"]
+
+    play(story, left=2, right=2)
+
+
+def test_sizes_do_not_change_without_a_reason() -> None:
+    async def story(stage: Stage) -> None:
+        for name in ("a", "b", "c"):
+            await stage.submit(elastic(name, 1, 6))
+        await stage.pass_time(20)
+        before = [stage.job(name).version for name in ("a", "b", "c")]
+        await stage.pass_time(600)
+        assert [stage.job(name).version for name in ("a", "b", "c")] == before
+
+    play(story, left=4, right=4)

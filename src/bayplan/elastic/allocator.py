@@ -88,7 +88,10 @@ def _surviving(by_arrival: Sequence[Job], listed: Sequence[Job], devices: int) -
 
 
 def _decide(job: Job, sizes: Sizes, listed: Sequence[Job], free: int) -> int:
-    """Apply the original's rule to one job that has not its minimum; the devices left free."""
+    """Apply the original's rule to one job; the devices left free.
+
+    One that has begun and lost workers only gets its minimum back: the original grows nobody.
+    """
     free += sizes[job.key] * job.per_worker
     wanted = job.minimum * job.per_worker
     for other in listed:
@@ -97,7 +100,8 @@ def _decide(job: Job, sizes: Sizes, listed: Sequence[Job], free: int) -> int:
         if other.key != job.key:
             free += _cut(other, sizes)
     if free >= wanted:
-        sizes[job.key] = min(free // job.per_worker, job.maximum)
+        most = job.minimum if job.has else job.maximum
+        sizes[job.key] = min(free // job.per_worker, most)
     return free - sizes[job.key] * job.per_worker
 
 
@@ -176,10 +180,9 @@ def _improved(ranked: Sequence[Job], floors: Sizes, sizes: Sizes, terms: _Terms)
     """The best sizes of all, if they are worth it; else growth into what is free, where it is."""
     high = {job.key: _ceiling(job, floors) for job in ranked}
     top = _most(ranked, floors, high, _Terms(terms.devices))
-    rule = faithful(ranked, terms.devices)  # only after a loss that `fill` allows itself can it win
-    if all(floors[k] <= rule[k] <= high[k] for k in rule) and throughput(ranked, rule) > throughput(
-        ranked, top
-    ):
+    rule = faithful(ranked, terms.devices)
+    possible = all(floors[key] <= size <= high[key] for key, size in rule.items())
+    if possible and _worth(ranked, top, rule, 0.0):  # after a loss that `fill` allows itself
         top = rule
     if _worth(ranked, sizes, top, terms.threshold):
         return top

@@ -46,6 +46,7 @@ JOBS = Resource("batch", "v1", "jobs")
 _DEAD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # reasons of pods that failed by no fault of their own
 _EXCUSED = ("Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost", "Shutdown")
+_REFUSED = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError")
 
 
 class Table(Generic[T]):
@@ -278,7 +279,9 @@ class Cluster:
             owner=owner.uid or "",
             owner_name=owner.name or "",
             ready=conditions.get("Ready") == "True",
-            excused=conditions.get("DisruptionTarget") == "True" or status.reason in _EXCUSED,
+            excused=conditions.get("DisruptionTarget") == "True"
+            or status.reason in _EXCUSED
+            or (status.reason or "").startswith(_REFUSED),
         )
 
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 from bayplan.elastic.cluster import Cluster
 from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
-from bayplan.elastic.seen import Snapshot, Step
+from bayplan.elastic.seen import Snapshot, Step, Write
 from bayplan.elastic.writer import Stale, Writer
 from bayplan.kube.client import Client
 from bayplan.kube.lease import NEVER, Lease
@@ -131,6 +131,8 @@ class Controller:
         try:
             await self.writer.carry_out(step)
             self._rests.pop(key, None)
+            if not isinstance(step, Write):
+                self.memory.refused.pop(key, None)
             log.info("%s", words(step))
             return True
         except Fenced:
@@ -141,6 +143,8 @@ class Controller:
             conflict = isinstance(error, ApiError) and error.status in (404, 409)
             self._rest(key, AGAIN_S if conflict else None)
             if not conflict:
+                if isinstance(error, ApiError) and not isinstance(step, Write):
+                    self.memory.refused[key] = f"{type(step).__name__}: {error}"[:500]
                 self.troubles[type(error).__name__] += 1
                 log.warning("%s: %s", words(step), error)
         return False

@@ -62,7 +62,8 @@ class Curve(Struct, frozen=True):
         """What the curve is straight over: the workers themselves, or Amdahl's speed-up of them."""
         if self.parallel is None:
             return workers.astype(np.float64)
-        speed_up: Floats = workers / (workers * (1 - self.parallel) + self.parallel)
+        some = np.maximum(workers, 1)  # none are 0 / 0 where nothing is parallel
+        speed_up: Floats = workers / (some * (1 - self.parallel) + self.parallel)
         return speed_up
 
 

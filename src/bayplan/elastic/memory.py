@@ -29,6 +29,7 @@ class Memory:
         self.short: dict[str, tuple[int, float]] = {}  # by job: generation, since when
         self.caps: dict[str, Cap] = {}  # by job
         self._failed: dict[str, float] = {}  # by uid of a pod: when it was seen first
+        self.refused: dict[str, str] = {}  # by job: what the API does not allow, in its words
         self.due = float("inf")  # when it is time to look again, whatever happens
 
     def forget_all_but(self, snapshot: Snapshot) -> None:
@@ -36,6 +37,7 @@ class Memory:
         uids = {pod.uid for seen in snapshot.jobs for pod in pods_of(seen)}
         self.short = {key: value for key, value in self.short.items() if key in jobs}
         self.caps = {key: value for key, value in self.caps.items() if key in jobs}
+        self.refused = {key: value for key, value in self.refused.items() if key in jobs}
         self._failed = {uid: value for uid, value in self._failed.items() if uid in uids}
         self.due = float("inf")
 
@@ -77,12 +79,13 @@ class Memory:
         """Failed pods whose time has come to be made again, and those that are lost."""
         status, found = seen.job.status, []
         for pod in pods_of(seen):
-            if pod.state == "lost" or (pod.state == "failed" and pod.excused):
+            if pod.state == "lost":
                 found.append(pod)
-            elif pod.state == "failed" and pod.uid in status.counted:
+            elif pod.state == "failed" and (pod.excused or pod.uid in status.counted):
                 first = self._failed.setdefault(pod.uid, now)
-                doubled_s = patience.failure_s * 2 ** min(max(status.failures - 1, 0), 20)
-                if self._is_past(first + min(doubled_s, patience.failure_most_s), now):
+                times = 0 if pod.excused else min(max(status.failures - 1, 0), 20)
+                delay_s = min(patience.failure_s * 2**times, patience.failure_most_s)
+                if self._is_past(first + delay_s, now):
                     found.append(pod)
         return found
 

@@ -5,6 +5,7 @@ devices; where that would take long, sizes that cannot be part of a better answe
 by Lagrange's bound. Nothing here knows jobs, arrival or what a device is.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-QUICK = 20_000_000  # sizes × devices that the plain program does at once: about 0.1 s
-BUDGET = 100_000_000  # and those it may take at most, while sizes can be dropped at a known loss
+QUICK = 5_000_000  # sizes × devices that the plain program does at once: about 50 ms
+BUDGET = 100_000_000  # and at most, as long as sizes can be dropped at a known loss: about 1 s
 LOSSES = (0.0, 1e-4, 1e-3, 1e-2)  # of the sum of values, tried in this order
 HALVINGS = 60  # of the price of a device
 TOP_UPS = 64  # steps that use what the price left over; more never helped
+EQUAL = 2.0**44  # sums that differ by less than one part of this are equal: rounding does as much
 SAFE = 1e-9  # of the sum: beyond what rounding can do
 
 
@@ -70,7 +72,8 @@ def _exactly(ladders: Sequence[Ladder], room: int) -> list[int]:
 def _in_whole_numbers(ladders: Sequence[Ladder], room: int) -> list[Ints]:
     """Values as integers, less one for each device: exact sums, and the cheaper of equal ones."""
     most = sum(float(each.values[-1]) for each in ladders) or 1.0
-    scale = float(2**60 // (room + 2)) / most
+    exponent = math.floor(math.log2(min(EQUAL, 2.0**60 / (room + 2)) / most))
+    scale = 2.0**exponent  # a power of two, so that whole and half values stay what they are
     return [
         np.rint(each.values * scale).astype(np.int64) * (room + 1) - each.costs for each in ladders
     ]

@@ -37,16 +37,19 @@ def sizes(
             if seen.job.counted[0] == resource and seen.job.key not in ours
         )
         room = room_of(snapshot, resource)
-        asking = []
+        asking, floors = [], {}
         for seen in jobs:
             least, most = bounds(seen.job)
             limit = memory.limit(seen, room, now)
             if limit is not None:
                 least, most = min(least, limit), min(most, limit)
             found[seen.job.key] = 0 if most == 0 or resource else most
+            # Whether a death has left it less than its minimum, the scheduler says.
+            floors[seen.job.key] = min(seen.job.grant.workers, least)
             if most and resource:
                 asking.append(_asked(seen.job, least, most))
-        found |= _allocated(policy, asking, max(devices, 0))
+        for key, workers in _allocated(policy, asking, max(devices, 0)).items():
+            found[key] = max(workers, floors[key])
     return found
 
 

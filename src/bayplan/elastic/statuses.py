@@ -51,6 +51,8 @@ def message(seen: Seen, end: Outcome, memory: Memory) -> str:
         return ""
     if job.suspend:
         return "suspended"
+    if job.key in memory.refused:
+        return memory.refused[job.key]
     if not seen.is_settled:
         if confirmed.generation == grant.generation and confirmed.message:
             return confirmed.message

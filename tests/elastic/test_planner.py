@@ -1,0 +1,329 @@
+"""The planner's laws, on a model of the API, a scheduler that confirms, and caches that lag.
+
+Anything may happen in any order: a step of a plan is carried out, or only some of them, the
+controller forgets everything, it sees a job or its pods as they were before, the scheduler comes
+to its turn, pods go, nodes come and die, jobs come, change and go. Writes are refused as the API
+would: a status that has changed since, pods under a grant that is not the planned one.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from bayplan.elastic.memory import Memory
+from bayplan.elastic.planner import Settings, plan
+from bayplan.elastic.seen import MakeWorkers, RemovePods, Seen, Snapshot, Step, Worker, Write
+from bayplan.kube.elastic import GENERAL, Confirmed, Grant, Job
+
+GPU = "nvidia.com/gpu"
+
+
+class Truth:
+    """What the API has: jobs by name, their pods, nodes; and the scheduler's holds."""
+
+    def __init__(self, nodes: dict[str, int]) -> None:
+        self.nodes = nodes
+        self.jobs: dict[str, Job] = {}
+        self.pods: dict[str, dict[int, Worker]] = {}  # by job and index
+        self.others: dict[str, str] = {}  # pods of others: node, each with one device
+        self.holds: dict[str, list[str]] = {}
+        self.made = 0
+
+    def free(self, node: str) -> int:
+        """By pods alone."""
+        ours = sum(
+            pod.takes and pod.node == node for pods in self.pods.values() for pod in pods.values()
+        )
+        theirs = sum(at == node for at in self.others.values())
+        return self.nodes.get(node, 0) - ours - theirs
+
+    def kept(self, node: str) -> int:
+        return sum(held.count(node) for held in self.holds.values())
+
+    def on_nodes(self, name: str) -> int:
+        return sum(pod.takes and bool(pod.node) for pod in self.pods[name].values())
+
+    def seen(self, name: str) -> Seen:
+        return Seen(self.jobs[name], tuple(self.pods[name].values()))
+
+    def snapshot(self) -> Snapshot:
+        capacity = {
+            node: total - sum(at == node for at in self.others.values())
+            for node, total in self.nodes.items()
+        }
+        return Snapshot(tuple(self.seen(name) for name in self.jobs), {GPU: capacity})
+
+    def change(self, name: str, **fields: Any) -> None:
+        self.made += 1
+        self.jobs[name] = replace(self.jobs[name], version=str(self.made), **fields)
+
+    # ---- the scheduler's turn, as the protocol has it
+
+    def settle(self) -> None:
+        self.holds = {
+            name: [node for node in held if node in self.nodes]
+            for name, held in self.holds.items()
+            if name in self.jobs
+        }
+        for name, job in self.jobs.items():
+            wanted = max(job.grant.places - self.on_nodes(name), 0)
+            self.holds[name] = self.holds.get(name, [])[:wanted]
+        for name, job in self.jobs.items():
+            held = self.holds[name]
+            for node in self.nodes:
+                while (
+                    self.on_nodes(name) + len(held) < job.grant.places
+                    and self.free(node) - self.kept(node) > 0
+                ):
+                    held.append(node)
+            places = min(job.grant.places, self.on_nodes(name) + len(held))
+            said = Confirmed(job.grant.generation, places)
+            if said != job.confirmed:
+                self.change(name, confirmed=said)
+        for name, pods in self.pods.items():
+            for index, pod in pods.items():
+                if pod.state == "waiting" and self.holds[name]:
+                    node = self.holds[name].pop(0)
+                    pods[index] = replace(pod, state="placed", node=node, ready=True)
+
+
+class Elastic(RuleBasedStateMachine):
+    @initialize(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def begin(self, sizes: list[int]) -> None:
+        self.truth = Truth({f"n{i}": size for i, size in enumerate(sizes)})
+        self.old: list[Snapshot] = []
+        self.memory, self.now, self.names = Memory(), 0.0, 0
+        self.settings = Settings()
+        self.generations: dict[str, int] = {}
+        self.died = False  # a node, since the jobs were all served
+
+    # ---- what users and the world do
+
+    @rule(least=st.integers(1, 3), more=st.integers(0, 4), priority=st.integers(0, 1))
+    def arrive(self, least: int, more: int, priority: int) -> None:
+        if len(self.truth.jobs) == 4:
+            return
+        self.names += 1
+        name = f"j{self.names}"
+        self.truth.pods[name] = {}
+        self.truth.jobs[name] = Job(
+            GENERAL,
+            "default",
+            name,
+            uid=name,
+            arrival=self.names,
+            minimum=least,
+            maximum=least + more,
+            requests=((GPU, 1),),
+            priority=priority,
+            template={},
+        )
+
+    @precondition(lambda self: self.truth.jobs)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.truth.jobs)))
+        del self.truth.jobs[name], self.truth.pods[name]
+        self.truth.holds.pop(name, None)
+
+    @precondition(lambda self: self.truth.jobs)
+    @rule(data=st.data(), most=st.integers(1, 6), suspend=st.booleans())
+    def edit(self, data: st.DataObject, most: int, suspend: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.truth.jobs)))
+        least = self.truth.jobs[name].minimum
+        self.truth.change(name, maximum=max(least, most), suspend=suspend)
+
+    @rule(data=st.data())
+    def others_come(self, data: st.DataObject) -> None:
+        """A pod that is no worker takes what nobody has or is promised."""
+        free = [n for n in self.truth.nodes if self.truth.free(n) - self.truth.kept(n) > 0]
+        if free:
+            self.truth.made += 1
+            self.truth.others[f"o{self.truth.made}"] = data.draw(st.sampled_from(free))
+
+    @precondition(lambda self: self.truth.others)
+    @rule(data=st.data())
+    def others_go(self, data: st.DataObject) -> None:
+        del self.truth.others[data.draw(st.sampled_from(sorted(self.truth.others)))]
+
+    @rule(size=st.integers(1, 4))
+    def node_comes(self, size: int) -> None:
+        if len(self.truth.nodes) < 4:
+            self.truth.made += 1
+            self.truth.nodes[f"n{self.truth.made}x"] = size
+
+    @precondition(lambda self: len(self.truth.nodes) > 1)
+    @rule(data=st.data())
+    def node_dies(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(sorted(self.truth.nodes)))
+        del self.truth.nodes[node]
+        self.truth.others = {k: at for k, at in self.truth.others.items() if at != node}
+        for pods in self.truth.pods.values():
+            for index in [index for index, pod in pods.items() if pod.node == node]:
+                pods[index] = replace(pods[index], state="lost")
+
+    @rule()
+    def going_pods_are_gone(self) -> None:
+        for pods in self.truth.pods.values():
+            for index in [index for index, pod in pods.items() if pod.state == "going"]:
+                del pods[index]
+
+    @rule()
+    def schedule(self) -> None:
+        self.truth.settle()
+
+    @rule(seconds=st.sampled_from((1.0, 11.0, 400.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    # ---- what the controller does
+
+    @rule()
+    def forget(self) -> None:
+        """It dies, and another takes over."""
+        self.memory = Memory()
+
+    @rule()
+    def remember_how_it_was(self) -> None:
+        self.old.append(self.truth.snapshot())
+
+    @rule()
+    def look(self) -> None:
+        self._carry_out(self._plan(self.truth.snapshot()))
+
+    @rule(many=st.integers(0, 2))
+    def look_and_die(self, many: int) -> None:
+        self._carry_out(self._plan(self.truth.snapshot())[:many])
+        self.memory = Memory()
+
+    @precondition(lambda self: self.old)
+    @rule(data=st.data())
+    def look_at_old_news(self, data: st.DataObject) -> None:
+        """Jobs, or pods and nodes, as they were at some time."""
+        now, then = self.truth.snapshot(), data.draw(st.sampled_from(self.old))
+        jobs = {seen.job.key: seen.job for seen in (then, now)[data.draw(st.integers(0, 1))].jobs}
+        pods = (then, now)[data.draw(st.integers(0, 1))]
+        mixed = tuple(replace(seen, job=jobs.get(seen.job.key, seen.job)) for seen in pods.jobs)
+        self._carry_out(self._plan(Snapshot(mixed, pods.capacity)))
+
+    def _plan(self, snapshot: Snapshot) -> list[Step]:
+        return plan(snapshot, self.memory, self.settings, self.now)
+
+    def _carry_out(self, steps: list[Step]) -> None:
+        for step in steps:
+            job = self.truth.jobs.get(step.job.name)
+            if job is None or job.uid != step.job.uid:
+                continue
+            match step:
+                case Write(planned, grant, fields):
+                    if planned.version == job.version:
+                        self._write(job, grant, fields)
+                case MakeWorkers(planned, indices):
+                    seen = Seen(job)
+                    kept = job.confirmed.generation == job.grant.generation and seen.is_settled
+                    if planned.grant == job.grant and kept and not job.suspend:
+                        self._make(job, indices)
+                case RemovePods(planned, pods):
+                    if planned.grant == job.grant:
+                        self._remove(job, pods)
+
+    def _write(self, job: Job, grant: Grant | None, fields: dict[str, Any]) -> None:
+        said = {**job.said, **fields}
+        if grant is not None:
+            before = self.generations.get(job.name, 0)
+            assert grant.generation == before + 1
+            self.generations[job.name] = grant.generation
+            assert grant.workers <= job.maximum or grant.workers < job.grant.workers
+            self._judge_least(job, grant)
+            assert grant.counts == ({GPU: grant.places})
+        self.truth.change(job.name, said=said, grant=grant or job.grant)
+
+    def _judge_least(self, job: Job, grant: Grant) -> None:
+        """Below the minimum only what the scheduler has no more places for, or on the way up."""
+        before, confirmed = job.grant, job.confirmed
+        known = confirmed.generation == before.generation
+        short = not known or confirmed.workers < before.workers
+        rises = grant.workers >= before.workers > 0
+        if 0 < grant.workers < job.minimum:
+            assert short or rises
+        if grant.workers == 0 and before.workers and not job.suspend:
+            assert short or not self.truth.on_nodes(job.name) or self._is_squeezed()
+
+    def _is_squeezed(self) -> bool:
+        """Whether there are fewer devices than the minima of all that have begun."""
+        total = sum(self.truth.nodes.values()) - len(self.truth.others)
+        return total < sum(min(j.minimum, j.grant.workers) for j in self.truth.jobs.values())
+
+    def _make(self, job: Job, indices: tuple[int, ...]) -> None:
+        pods = self.truth.pods[job.name]
+        for index in indices:
+            if index not in pods:  # a name that is taken is refused
+                self.truth.made += 1
+                uid = f"{job.name}-{self.truth.made}"
+                pods[index] = Worker(f"{job.name}-worker-{index}", uid, index, "waiting")
+
+    def _remove(self, job: Job, removed: tuple[Worker, ...]) -> None:
+        pods = self.truth.pods[job.name]
+        for pod in removed:
+            now = pods.get(pod.index)
+            if now is None or now.uid != pod.uid:
+                continue
+            if now.state in ("lost", "waiting"):
+                del pods[pod.index]
+            elif now.state == "placed":
+                pods[pod.index] = replace(now, state="going")
+
+    # ---- what always holds
+
+    @invariant()
+    def no_device_is_given_twice(self) -> None:
+        for node in self.truth.nodes:
+            assert self.truth.free(node) >= 0
+
+    @invariant()
+    def workers_are_within_the_grant_that_was_confirmed(self) -> None:
+        for name, job in self.truth.jobs.items():
+            takes = sum(pod.takes for pod in self.truth.pods[name].values())
+            assert takes <= max(job.grant.places, job.confirmed.workers), name
+
+    def teardown(self) -> None:
+        """In peace everybody gets what is planned for, nothing is left to be passed on, and then
+        nothing changes any more."""
+        if not hasattr(self, "truth"):
+            return
+        quiet = 0
+        for _ in range(400):
+            self.now += 11.0
+            before = self.truth.made
+            steps = self._plan(self.truth.snapshot())
+            self._carry_out(steps)
+            self.going_pods_are_gone()
+            self.truth.settle()
+            quiet = quiet + 1 if before == self.truth.made and not steps else 0
+            if quiet == 40:
+                break
+        assert quiet == 40, "it goes on and on"
+        for name, job in self.truth.jobs.items():
+            assert job.grant.passing == 0
+            living = [pod for pod in self.truth.pods[name].values() if pod.lives]
+            assert len(living) == job.grant.workers == self.truth.on_nodes(name)
+        self._judge_use()
+
+    def _judge_use(self) -> None:
+        """Nobody waits, and nobody could have more, while devices are free."""
+        free = sum(self.truth.free(node) for node in self.truth.nodes)
+        for job in self.truth.jobs.values():
+            if job.suspend:
+                assert job.grant.workers == 0
+            elif job.grant.workers == 0:
+                assert free < job.minimum
+            elif job.grant.workers < job.minimum:
+                assert free < job.minimum - job.grant.workers
+
+
+Elastic.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestElastic = pytest.mark.timeout(300)(Elastic.TestCase)
