@@ -56,13 +56,16 @@ def _get(url: str) -> tuple[int, str]:
 
 @asynccontextmanager
 async def agent(
-    plane: EmbeddedPlane, kubelet: StandInKubelet, devices: str = "nvidia=4x16384MiB"
+    plane: EmbeddedPlane,
+    kubelet: StandInKubelet,
+    devices: str = "nvidia=4x16384MiB",
+    more: tuple[str, ...] = (),
 ) -> AsyncIterator[Running]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bayplan", "agent", "--node", NODE),
         *("--kubeconfig", str(plane.kubeconfig), "--devices", devices),
         *("--device-plugins", str(kubelet.plugins), "--pod-resources", str(kubelet.pod_resources)),
-        *("--listen", "127.0.0.1:0"),
+        *("--listen", "127.0.0.1:0", *more),
         stderr=PIPE,
     )
     assert process.stderr is not None
@@ -112,6 +115,26 @@ async def test_a_process_with_many_cores(folder: Path) -> None:
             _run_pod(plane, "a", {ASSIGNMENT: write_assignment(held)})
             assert (await kubelet.admit("a", core, 4)).ids == {"60", "61", "62", "63"}
             assert running.rss_kib() < MOST_KIB
+        await kubelet.stop()
+
+
+async def test_a_process_that_profiles(folder: Path) -> None:
+    cards = folder / "cards.yaml"
+    cards.write_text("cards: [{index: 0, memoryMib: 16384, gpu: 40, bandwidth: 30}]")
+    more = ("--profile-file", str(cards), "--profile-period", "1")
+    with EmbeddedPlane(folder, controllers=False) as plane:
+        kubelet = StandInKubelet(folder)
+        await kubelet.start()
+        plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+        async with agent(plane, kubelet, more=more) as running:
+            await running.until_ready()
+            while "profiled_total 1\n" not in (await running.get("/metrics"))[1]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            node = plane.request("GET", f"/api/v1/nodes/{NODE}")
+            assert "'max_gpu_util': 40" in node["metadata"]["annotations"]["ai.centaurus.io/gpu-0"]
+            assert running.rss_kib() < MOST_KIB
+            running.process.send_signal(signal.SIGTERM)
+            assert await running.process.wait() == 0
         await kubelet.stop()
 
 

@@ -279,6 +279,27 @@ def test_for_neuron_the_agent_also_reads_the_nodes_device_files() -> None:
     assert "/etc/bayplan" in mounts
 
 
+def test_to_profile_the_agent_also_sees_the_nodes_processes_and_what_they_use() -> None:
+    for more, folders in ((), {"/proc", "/sys/fs/cgroup"}), (("--neuron",), {"/proc", "/sys"}):
+        spec = pod_spec("agent", "--profile", *more)
+        (container,) = spec["containers"]
+        params = agent.make_context("agent", container["args"][1:]).params
+        mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+        paths = {
+            each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each
+        }
+
+        assert (params["profile"], params["root"]) == (True, "/host")
+        assert container["args"].count("--root=/host") == 1
+        assert spec["hostPID"] is True
+        for path in folders:
+            assert mounts[f"/host{path}"]["readOnly"] is True
+            assert paths[mounts[f"/host{path}"]["name"]] == path
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    roles = [objects("agent", *more)["ClusterRole"]["rules"] for more in ((), ("--profile",))]
+    assert roles[0] == roles[1]
+
+
 def test_the_agent_is_told_its_node_and_where_the_kubelet_is() -> None:
     (container,) = pod_spec("agent")["containers"]
     name, *args = container["args"]

@@ -13,7 +13,7 @@ from tests.real.rights import Rights, apply, printed
 from tests.real.ruled import Ruled
 from tests.real.test_manifests import BEYOND, VERBS, resources
 
-MEMORY = "bayplan.dev/gpu-memory-mib"
+MEMORY, CARD = "bayplan.dev/gpu-memory-mib", "ai.centaurus.io/gpu-0"
 GRANTED = {
     "/pods": {"get", "list", "watch", "patch"},
     "/nodes": {"list", "watch", "patch"},
@@ -37,7 +37,15 @@ def ruled(control_plane: ControlPlane) -> Iterator[Ruled]:
 
 
 def test_every_object_is_accepted_and_stays_as_it_is(ruled: Ruled) -> None:
-    options = ("--runtime-class", "nvidia", "--config-map", "bayplan", "--node-selector", "gpu=")
+    options = (
+        "--profile",
+        "--runtime-class",
+        "nvidia",
+        "--config-map",
+        "bayplan",
+        "--node-selector",
+        "gpu=",
+    )
     first = apply(ruled.plane, printed("agent", *options), "--dry-run=server")
     names = ("--namespace", ruled.space, "--name", ruled.agents)
     again = apply(ruled.plane, printed("agent", *names))
@@ -68,6 +76,13 @@ def test_the_scheduler_assigns_and_the_agent_corrects(ruled: Ruled) -> None:
 
 def test_the_agent_publishes_what_its_node_has(ruled: Ruled, tmp_path: Path) -> None:
     """There is no kubelet here; its rights are about pods and the node."""
+    name = ruled.given({ASSIGNMENT: "true"})
+    uid = ruled.admin.read(name)["metadata"]["uid"]
+    process = tmp_path / "proc/7/cgroup"
+    process.parent.mkdir(parents=True)
+    process.write_text(f"0::/kubepods/pod{uid}/abc\n")
+    cards = tmp_path / "cards.yaml"
+    cards.write_text("cards: [{index: 0, memoryMib: 16384, gpu: 40, processes: [{pid: 7}]}]")
     token = ruled.token(ruled.agents, of_pod_on=ruled.here)
     kubeconfig = ruled.plane.kubeconfig_for(ruled.agents, token)
     options = {
@@ -77,6 +92,9 @@ def test_the_agent_publishes_what_its_node_has(ruled: Ruled, tmp_path: Path) -> 
         "--device-plugins": str(tmp_path),
         "--pod-resources": str(tmp_path / "kubelet.sock"),
         "--listen": f"127.0.0.1:{free_ports(1)[0]}",
+        "--root": str(tmp_path),
+        "--profile-file": str(cards),
+        "--profile-period": "1",
     }
     command = [sys.executable, "-m", "bayplan", "agent"]
     command += [f"{name}={value}" for name, value in options.items()]
@@ -85,6 +103,9 @@ def test_the_agent_publishes_what_its_node_has(ruled: Ruled, tmp_path: Path) -> 
     try:
         until(lambda: INVENTORY in ruled.admin.ask("GET", path)["metadata"].get("annotations", {}))
         until(lambda: MEMORY in ruled.admin.ask("GET", path)["status"]["capacity"])
+        until(lambda: CARD in ruled.admin.ask("GET", path)["metadata"]["annotations"])
+        util = f"ai.centaurus.io/{ruled.here}-gpu-0_util"
+        until(lambda: util in ruled.admin.read(name)["metadata"]["annotations"])
     finally:
         agent.stop()
 

@@ -20,6 +20,7 @@ class Counts:
         self.drift = 0  # devices in use that nobody was given
         self.refused_assignments = 0  # another node's, of a newer version, or unreadable
         self.published = 0  # writes of the node's annotation or status
+        self.profiled = 0  # writes of what cards do, to the node and to pods
         self.troubles = 0  # what failed and is tried again
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Raw, Struct, field
 
+from bayplan.agent.profile import ours_of_pod
 from bayplan.core.model.devices import (
     ASSIGNMENT,
     VERSION,
@@ -45,6 +46,8 @@ class Pod(Struct, frozen=True):
     has_ended: bool
     told: dict[Place, frozenset[str]]  # what its status says that its init containers got
     neuron: dict[str, str] = {}  # what it carries in the words of Neuron's extension
+    profiled: frozenset[str] = frozenset()  # the keys of the profiler's annotations that it has
+    own_network: bool = True  # not the node's
 
     def entries(self, node: str) -> tuple[Held, ...]:
         """What it was given, if it was given it here."""
@@ -135,6 +138,7 @@ class _Container(Struct):
 
 
 class _Spec(Struct, rename="camel"):
+    host_network: bool | None = None
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
 
@@ -192,6 +196,8 @@ def decode_pod(raw: Raw | bytes) -> Pod:
         has_ended=phase in ("Succeeded", "Failed"),
         told=_told(status.init_container_statuses or []),
         neuron={key: annotations[key][:_LONGEST] for key in NEURON if key in annotations},
+        profiled=ours_of_pod(annotations),
+        own_network=not spec.host_network,
     )
 
 

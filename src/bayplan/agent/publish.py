@@ -21,6 +21,7 @@ from msgspec import Raw, Struct
 from bayplan.agent.counts import Counts, Told
 from bayplan.agent.inventory import BadInventory, complete, must_fit
 from bayplan.agent.pods import PodsHere
+from bayplan.agent.profile import ours_on_node
 from bayplan.agent.units import units_of
 from bayplan.core.model.devices import (
     INVENTORY,
@@ -54,6 +55,7 @@ class NodeSeen(Struct, frozen=True):
     capacity: dict[str, Raw]
     allocatable: dict[str, Raw]
     machine: str  # its type, if it says so
+    profiled: frozenset[str]  # what it carries of the profiler's annotations: their keys
 
 
 class Publisher:
@@ -79,6 +81,16 @@ class Publisher:
     def allocatable(self, resource: str) -> int | None:
         """As the node's status has it; None: it says nothing."""
         return None if self._seen is None else amount(self._seen.allocatable, resource)
+
+    @property
+    def profiled(self) -> frozenset[str]:
+        """The keys of the profiler's annotations that the node has."""
+        return frozenset() if self._seen is None else self._seen.profiled
+
+    def indexes(self, name: str) -> dict[str, int]:
+        """Of the devices of a class, by id."""
+        classes = {} if self._inventory is None else self._inventory.classes
+        return {device.id: device.index for device in classes.get(name, Devices(())).devices}
 
     async def look(self) -> None:
         """Asks what the node says of its machine, before the watch brings it; in vain perhaps."""
@@ -232,10 +244,12 @@ _decode = msgspec.json.Decoder(_Node).decode
 def decode_node(raw: Raw | bytes) -> NodeSeen:
     found = _decode(raw)
     status = found.status or _Status()
-    text = (found.metadata.annotations or {}).get(INVENTORY)
+    annotations = found.metadata.annotations or {}
+    text = annotations.get(INVENTORY)
     labels = found.metadata.labels or {}
     machine = next((labels[key] for key in TYPES if key in labels), "")
-    return NodeSeen(text, _own(status.capacity), _own(status.allocatable), machine)
+    amounts = _own(status.capacity), _own(status.allocatable)
+    return NodeSeen(text, *amounts, machine, ours_on_node(annotations))
 
 
 def _own(amounts: dict[str, Raw] | None) -> dict[str, Raw]:

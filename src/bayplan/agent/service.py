@@ -19,11 +19,14 @@ from bayplan.agent.endpoint import Endpoint
 from bayplan.agent.inventory import BadInventory, NodeNotSeen, Source, complete, must_fit
 from bayplan.agent.plugin import Plugin, Ware
 from bayplan.agent.pods import PodsHere
+from bayplan.agent.profiler import PERIOD_S, Here, Profiler
 from bayplan.agent.publish import Publisher
 from bayplan.agent.reconcile import Reconciler
+from bayplan.agent.samples import source_of
 from bayplan.agent.status import serving
 from bayplan.agent.truth import Served
 from bayplan.agent.units import is_served
+from bayplan.agent.usage import Kernel
 from bayplan.core.model.devices import Devices, Inventory, write_inventory
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
@@ -34,7 +37,8 @@ from bayplan.kube.reflector import Reflector
 
 log = logging.getLogger("bayplan")
 
-CONNECTIONS = 3  # a pod's patch, the node's, and a question for which the kubelet waits
+# A pod's patch, the node's, a question for which the kubelet waits, and the profiler's patches.
+CONNECTIONS = 4
 
 
 class Settings(Struct, frozen=True):
@@ -45,7 +49,10 @@ class Settings(Struct, frozen=True):
     discover_s: float = 30.0
     reconcile_s: float = 10.0
     poll_s: float = 1.0  # of the sockets' files
-    root: Path = Path("/")  # of the machine, for the files of devices
+    root: Path = Path("/")  # of the machine, for the files of devices and of its kernel
+    profile: bool = False  # whether to tell what cards do
+    profile_file: str = ""  # that says it; else NVML does
+    profile_s: float = PERIOD_S
 
 
 async def serve(
@@ -93,8 +100,15 @@ class Agent:
             settings.pod_resources,
             self.counts,
         )
+        self.profiler = self._made_profiler() if settings.profile else None
         self._plugins: dict[str, tuple[Plugin, Endpoint]] = {}  # by resource
         self._trouble = Told()
+
+    def _made_profiler(self) -> Profiler:
+        settings = self._settings
+        samples = source_of(settings.profile_file)
+        here = Here(settings.node, samples, Kernel(settings.root), settings.profile_s)
+        return Profiler(self._client, here, self.publisher, self.pods, self.counts)
 
     @property
     def is_ready(self) -> bool:
@@ -117,6 +131,8 @@ class Agent:
                 ("discover", self._keep_discovering(group)),
             ):
                 group.create_task(what, name=name)
+            if self.profiler is not None:
+                group.create_task(self.profiler.run(), name="profile")
         raise AssertionError("tasks without an end have ended")
 
     async def _follow_pods(self) -> NoReturn:

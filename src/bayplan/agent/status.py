@@ -17,6 +17,7 @@ _HELP = {
     "drift": "Devices in use that nobody was given, or whose pod is gone.",
     "refused_assignments": "Assignments that were not used: another node's, newer, unreadable.",
     "published": "Writes of the node's annotation or status.",
+    "profiled": "Writes of what cards do, to the node or to a pod.",
     "troubles": "What failed, and is tried again.",
 }
 

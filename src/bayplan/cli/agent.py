@@ -1,6 +1,6 @@
-"""`bayplan agent`: the device plugin of a node."""
+"""`bayplan agent`: the device plugin of a node, and its profiler."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,12 +19,16 @@ Devices are those of AWS Neuron if the machine has any, else those that NVML fin
 --inventory or --devices names them. --config is the scheduler's file; only its device classes are
 read.
 
+With --profile it also tells what the cards do, in annotations of its node and of the pods that use
+them: from NVML, or from a file.
+
 \b
 Examples:
   bayplan agent --node gpu-1
   bayplan agent --node test-1 --kubeconfig admin.conf --devices nvidia=4x16384MiB
   bayplan agent --node test-2 --kubeconfig admin.conf --devices neuron=trn1.32xlarge
   bayplan agent --print-inventory
+  bayplan agent --print-profile --profile-period 10
 """
 
 
@@ -54,7 +58,7 @@ Examples:
     metavar="DIR",
     default="/",
     show_default=True,
-    help="Where the machine's /dev and /sys are.",
+    help="Where the machine's /dev, /sys and /proc are.",
 )
 @click.option(
     "--device-plugins",
@@ -79,6 +83,24 @@ Examples:
 )
 @click.option("--config", "config_file", metavar="FILE", help="A BayplanConfiguration.")
 @click.option("--print-inventory", is_flag=True, help="Print the devices as JSON and exit.")
+@click.option(
+    "--print-profile",
+    is_flag=True,
+    help="Watch the cards for one period, print what would be told of the node, and exit.",
+)
+@click.option("--profile", is_flag=True, help="Tell what the cards do.")
+@click.option(
+    "--profile-file", metavar="FILE", help="What they do, as YAML or JSON; with it --profile is on."
+)
+@click.option(
+    "--profile-period",
+    "profile_s",
+    type=click.FloatRange(1.0, 60.0),
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="How often it is looked whether there is something new to tell.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Tell more.")
 def agent(
     node: str | None,
@@ -92,10 +114,17 @@ def agent(
     listen: str,
     config_file: str | None,
     print_inventory: bool,
+    print_profile: bool,
+    profile: bool,
+    profile_file: str | None,
+    profile_s: float,
     verbose: bool,
 ) -> None:
+    from pathlib import Path
+
     from bayplan.agent.config import BadConfig, load_vendors
     from bayplan.agent.inventory import BadInventory
+    from bayplan.agent.samples import BadSample, FileSamples
     from bayplan.core.model.vendors import Vendors
 
     log_to_stderr(verbose)
@@ -105,11 +134,25 @@ def agent(
         if print_inventory:
             _print(source)
             return
+        if profile_file:
+            FileSamples(profile_file).read()
+        if print_profile:
+            _print_profile(profile_file, profile_s)
+            return
         if not node:
             raise BadInput("which node is this? Give --node, or set $NODE_NAME")
-        places = (device_plugins, pod_resources, listen, root)
-        _serve(node, places, (source, vendors), kubeconfig)
-    except (BadConfig, BadInventory) as error:
+        settings = {
+            "node": node,
+            "device_plugins": Path(device_plugins),
+            "pod_resources": pod_resources,
+            "listen": listen,
+            "root": Path(root),
+            "profile": profile or bool(profile_file),
+            "profile_file": profile_file or "",
+            "profile_s": profile_s,
+        }
+        _serve(settings, (source, vendors), kubeconfig)
+    except (BadConfig, BadInventory, BadSample) as error:
         raise BadInput(str(error)) from None
 
 
@@ -139,15 +182,24 @@ def _print(source: "Source") -> None:
     click.echo(write_inventory(source.discover()))
 
 
+def _print_profile(file: str | None, seconds: float) -> None:
+    import asyncio
+    import json
+
+    from bayplan.agent.profile import node_annotations, watched_for
+    from bayplan.agent.samples import source_of
+
+    found = asyncio.run(watched_for(source_of(file or ""), seconds))
+    click.echo(json.dumps(node_annotations(found), indent=2))
+
+
 def _serve(
-    node: str,
-    places: tuple[str, str, str, str],
+    settings: dict[str, Any],
     devices: tuple["Source", "Vendors"],
     kubeconfig: str | None,
 ) -> None:
     import asyncio
     import os
-    from pathlib import Path
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters of it we tell ourselves
     try:
@@ -160,10 +212,8 @@ def _serve(
     from bayplan.kube.credentials import CredentialsError
     from bayplan.kube.transport import ApiError
 
-    device_plugins, pod_resources, listen, root = places
-    settings = Settings(node, Path(device_plugins), pod_resources, listen, root=Path(root))
     try:
         # not uvloop: it is a MiB more, and there is nothing here that it makes faster
-        asyncio.run(serve(settings, *devices, kubeconfig))
+        asyncio.run(serve(Settings(**settings), *devices, kubeconfig))
     except (CredentialsError, BadAddress, ApiError) as error:
         raise BadInput(str(error)) from None

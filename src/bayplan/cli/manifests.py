@@ -221,15 +221,22 @@ def rbac(namespace: str, name: str, users: tuple[str, ...]) -> None:
     "--config-map", type=name_of, metavar="NAME", help="With config.yaml, such as the scheduler's."
 )
 @click.option("--neuron", is_flag=True, help="Let it find Neuron devices: it sees /dev and /sys.")
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Let it tell what cards do: it sees the node's processes, /proc and /sys/fs/cgroup.",
+)
 def agent(
     labels: tuple[str, ...],
     runtime_class: str | None,
     config_map: str | None,
     neuron: bool,
+    profile: bool,
     **values: str,
 ) -> None:
     wanted = dict(label.split("=", 1) for label in ("kubernetes.io/os=linux", *labels))
-    values |= dict.fromkeys(("runtime", "argument", "mount", "volume"), "")
+    values |= dict.fromkeys(("runtime", "argument", "mount", "volume", "sight"), "")
+    values |= {"request": "64Mi", "limit": "128Mi"}
     values["selector"] = "\n".join(f'        "{key}": "{value}"' for key, value in wanted.items())
     if runtime_class:
         values["runtime"] = f"\n      runtimeClassName: {runtime_class}"
@@ -238,13 +245,21 @@ def agent(
         mount = "{name: config, mountPath: /etc/bayplan, readOnly: true}"
         values["mount"] = f"\n        - {mount}"
         values["volume"] = f"\n      - name: config\n        configMap: {{name: {config_map}}}"
+    folders: dict[str, str] = {}
     if neuron:
+        folders = {"dev": "dev", "sys": "sys"}  # names and small files; no device is opened
+    if profile:
+        values["argument"] += "\n        - --profile"
+        values["sight"] = "\n      hostPID: true  # NVML leaves out processes that one cannot see"
+        values |= {"request": "112Mi", "limit": "192Mi"}  # NVML stays: 45 MiB
+        folders |= {"proc": "proc"} if neuron else {"proc": "proc", "cgroup": "sys/fs/cgroup"}
+    if folders:
         values["argument"] += "\n        - --root=/host"
-        for name in ("dev", "sys"):  # names and small files are read, no device is opened
-            mount = f"{{name: {name}, mountPath: /host/{name}, readOnly: true}}"
-            values["mount"] += f"\n        - {mount}"
-            path = f"{{path: /{name}, type: Directory}}"
-            values["volume"] += f"\n      - name: {name}\n        hostPath: {path}"
+    for name, path in folders.items():
+        mount = f"{{name: {name}, mountPath: /host/{path}, readOnly: true}}"
+        values["mount"] += f"\n        - {mount}"
+        of_node = f"{{path: /{path}, type: Directory}}"
+        values["volume"] += f"\n      - name: {name}\n        hostPath: {of_node}"
     click.echo(render("agent", values), nl=False)
 
 
