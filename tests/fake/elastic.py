@@ -42,6 +42,7 @@ QUIET_S = 600.0  # at the end, in which nothing may change
 SETTLE_S = 180.0
 WAIT_S = 20.0  # a worker for its place, in calm: more than the longest rest of a refused pod
 MOST_JOBS = 6
+MOST_GRANTS = 1.0  # changes of a grant for each thing that happened, on average
 
 
 class Counting(Cut):
@@ -128,6 +129,7 @@ class Elastic(Simulation):
         self.led_at = 0.0  # since when a scheduler leads
         self.quiet: Json = {}  # as it was when the last minutes began
         self.held: list[str] = []
+        self.refused = False  # whether a node was told to refuse pods: it is closed for long then
         self.late: set[str] = set()  # workers that waited too long
 
     # ---- the whole story
@@ -283,9 +285,8 @@ class Elastic(Simulation):
             return
         start = f"{name}-worker-" if kind == GENERAL else horovod_names(name)["launcher"]
         for value in list(self.api.store.values("pods")):
-            if value["metadata"]["name"].startswith(start) and value["spec"].get("nodeName"):
-                path = PODS.path("default", value["metadata"]["name"], "status")
-                await self._patch(path, {"status": {"phase": "Succeeded"}})
+            if value["metadata"]["name"].startswith(start):
+                self.kubelets.end_pod(value["metadata"]["uid"])
 
     async def _change_job(self) -> None:
         if not self.jobs:
@@ -300,6 +301,10 @@ class Elastic(Simulation):
             suspended = self.ledger.jobs[f"{kind} default/{name}"].suspended
             spec = {"suspend": not suspended}
         await self._patch(RESOURCES[kind].path("default", name), {"spec": spec})
+
+    async def _pretend(self) -> None:
+        self.refused = True
+        await super()._pretend()
 
     async def _kill(self) -> None:
         if len(self.schedulers) < self.replicas:
@@ -384,10 +389,18 @@ class Elastic(Simulation):
         ]
 
     def _restless(self) -> list[str]:
-        found = []
-        for key, (workers, generation) in self._sizes().items():
-            if (workers, generation) != self.quiet.get(key) and not self.twos:
-                found.append(f"{key}: {self.quiet.get(key)} became {workers, generation}")
+        """Sizes that change though nothing happens, and too many changes for what happened."""
+        found, ledger = [], self.ledger
+        for key, now in self._sizes().items():
+            before = self.quiet.get(key)
+            asks = self.twos and before is not None and before[0] == now[0]
+            if now != before and not asks:  # no node may have two together: it is asked again
+                found.append(f"{key}: {before} became {now}")
+        late = ledger.sized_at - ledger.event_at
+        if late > SETTLE_S and not self.refused:
+            found.append(f"a size changed {late:.0f} s after anything had happened")
+        if ledger.counts["grants"] > MOST_GRANTS * ledger.counts["events"]:
+            found.append(f"too many grants: {ledger.counts}")
         return found
 
     def _of_job(self, job: JobSeen) -> list[str]:

@@ -56,11 +56,20 @@ class JobSeen(Struct):
     confirmed: int = 0  # places
     confirmed_generation: int = 0
     least: int = 0  # places granted at any time since the generation that was confirmed
-    lost: int = 0  # places that more important pods took since
-    granted: list[tuple[float, int]] = []  # when, and how many workers
+    taken: list[float] = []  # when more important pods took places of its
+    granted: list[tuple[float, int]] = []  # when, and how many places
     told: list[tuple[float, int]] = []  # when, and how many places
-    preempted_at: float = NEVER
     spec_at: float = NEVER
+
+    @property
+    def preempted_at(self) -> float:
+        return self.taken[-1] if self.taken else NEVER
+
+    @property
+    def lost(self) -> int:
+        """Places that were taken, and of which the scheduler may not have known when it spoke."""
+        since = (self.told[-1][0] if self.told else 0.0) - LAG_S
+        return sum(at > since for at in self.taken)
 
     @property
     def is_over(self) -> bool:
@@ -107,6 +116,10 @@ class Ledger:
     def blame(self, words: str) -> None:
         self.wrong.append(f"{self.now:.1f} s: {words}")
 
+    def _event(self) -> None:
+        self.event_at = self.now
+        self.counts["events"] += 1
+
     # ---- nodes
 
     def _node(self, value: Json, gone: bool) -> None:
@@ -121,7 +134,7 @@ class Ledger:
         else:
             self.nodes.pop(name, None)
         if before != self.nodes.get(name):
-            self.event_at = self.now
+            self._event()
         if before is not None and not open_:
             self.harmed_at = self.now
             self.counts["nodes lost or closed"] += 1
@@ -134,11 +147,11 @@ class Ledger:
             key = f"{kind} {about['namespace']}/{about['name']}"
             if gone:
                 self.jobs.pop(key, None)
-                self.event_at = self.now
+                self._event()
                 return
             job = self.jobs.get(key)
             if job is None:
-                self.event_at = self.now
+                self._event()
                 job = self.jobs[key] = JobSeen(key, 0, 0, 1)
             self._spec(job, value["spec"])
             self._status(job, value.get("status") or {})
@@ -157,13 +170,14 @@ class Ledger:
             job.suspended = bool(spec.get("suspend"))
             job.gpus = gpus_of(spec["template"]["spec"])
         if before != (job.minimum, job.maximum, job.suspended):
-            job.spec_at = self.event_at = self.now
+            job.spec_at = self.now
+            self._event()
 
     def _status(self, job: JobSeen, status: Json) -> None:
         if job.phase != status.get("phase", ""):
             job.phase = status.get("phase", "")
             if job.is_over:
-                self.event_at = self.now
+                self._event()
         grant, said = status.get("grant") or {}, status.get("confirmed") or {}
         if grant.get("generation", 0) != job.generation:
             self._granted(job, grant)
@@ -172,7 +186,6 @@ class Ledger:
             job.confirmed,
         ):
             job.confirmed_generation, job.confirmed = said["generation"], said["workers"]
-            job.lost = 0
             if job.confirmed_generation == job.generation:
                 job.least = job.workers + job.passing
             job.told.append((self.now, job.confirmed))
@@ -190,7 +203,7 @@ class Ledger:
         if grant["counts"].get(GPU, 0) != (job.workers + job.passing) * job.gpus:
             self.blame(f"{job.key}: the counts of {grant} are not those of its workers")
         job.least = min(job.least, job.workers + job.passing)
-        job.granted.append((self.now, job.workers))
+        job.granted.append((self.now, job.workers + job.passing))
         self.counts["grants"] += 1
         self.counts["passed"] += bool(job.passing)
         self.counts["grown"] += job.workers > before > 0
@@ -221,11 +234,11 @@ class Ledger:
             self._made(pod)
         self._lost(before, pod, gone)
         if not pod.job and (before is None or gone or before.node != pod.node or pod.ended):
-            self.event_at = self.now
+            self._event()
         if pod.job and (before is None or gone or before.lives != pod.lives):
             self.sized_at = self.now
             if pod.ended:
-                self.event_at = self.now
+                self._event()
         if pod.node and (before is None or not before.node) and not gone:
             self.counts["binds"] += 1
             if fits and not self.promises_fit() and self.now - self.harmed_at > GRACE_S:
@@ -236,8 +249,8 @@ class Ledger:
         job = self.jobs.get(pod.job)
         over = before is not None and not before.ended and (gone or pod.ended)
         if job is not None and over and pod.node and pod.preempted:
-            job.lost += 1
-            job.preempted_at = self.event_at = self.now
+            job.taken.append(self.now)
+            self._event()
             self.counts["workers preempted"] += 1
 
     def _made(self, pod: PodSeen) -> None:
