@@ -41,6 +41,7 @@ PEACE_S = 3_000.0
 QUIET_S = 600.0  # at the end, in which nothing may change
 SETTLE_S = 180.0
 WAIT_S = 20.0  # a worker for its place, in calm: more than the longest rest of a refused pod
+REST_S = 60.0  # a watch that has often been broken rests so long, when all is well again
 MOST_JOBS = 6
 MOST_GRANTS = 1.0  # changes of a grant for each thing that happened, on average
 
@@ -341,7 +342,7 @@ class Elastic(Simulation):
                     self._start_controller()
             if not any(each.leads for each in self.schedulers):
                 self.led_at = now
-            since = max(self.calm_at, self.led_at, ledger.harmed_at)
+            since = max(self.calm_at + REST_S, self.led_at, ledger.harmed_at)
             for pod, job in ledger.waiting():
                 told = job.told[-1][0] if job.told else now
                 waited = now - max(since, pod.born, told, job.preempted_at)
