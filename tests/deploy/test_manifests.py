@@ -92,7 +92,7 @@ def test_the_files_are_what_the_command_prints(kind: str) -> None:
 
 def test_there_is_no_other_file() -> None:
     files = {f"{kind}.yaml" for kind in KINDS}
-    others = {"crds.yaml", "extender"}
+    others = {"crds.yaml", "elastic", "extender"}
     assert {path.name for path in (ROOT / "deploy").iterdir()} == files | others
 
 
@@ -435,7 +435,7 @@ def test_the_policies_name_the_accounts_of_the_other_manifests() -> None:
     [
         (
             (),
-            "there are: agent, alnair-config, crds, deployment, extender, policy, rbac, static-pod",
+            "there are: agent, alnair-config, crds, deployment, elastic, extender, policy, rbac",
         ),
         (("deploymnt",), "No such command 'deploymnt'; did you mean deployment?"),
         (("rbac", "--name", "A b"), "'A b' is not a name such as bayplan"),

@@ -21,6 +21,7 @@ from bayplan.elastic.controller import Controller
 from bayplan.elastic.planner import Settings
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.elastic import GENERAL, HOROVOD, RESOURCES, Job, read_job
+from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.kube.transport import (
     MERGE_PATCH,
     ApiError,
@@ -96,6 +97,7 @@ class Judge:
         self.dead = False
         self.died = asyncio.Event()
         self.writes: list[str] = []
+        self._looked: dict[str, Job] = {}  # ElasticJobs as they were last asked for
         self.wrong: list[str] = []
 
     async def request(
@@ -112,6 +114,8 @@ class Judge:
                 self._judge_grant(path, json.loads(more["body"]))
 
         answer = await self._inner.request(method, path, before_send=check, **more)
+        if method == "GET" and "/elasticjobs/" in path and answer.status == 200:
+            self._looked[path.split("/")[-1]] = read_job(GENERAL, json.loads(answer.body))
         if method != "GET" and "/leases" not in path:
             self.writes.append(f"{method} {path} {answer.status}")
             if self._left is not None:
@@ -128,10 +132,13 @@ class Judge:
         name = about["annotations"].get("bayplan.dev/elastic")
         if name is None:
             return
-        job = found(self._api, GENERAL, name)
+        job, looked = found(self._api, GENERAL, name), self._looked.get(name)
         if job is None:
-            self.wrong.append(f"{about['name']}: it has no job")
+            return  # gone since the writer looked; what it makes goes with it
+        if looked is None or looked.grant != job.grant:
+            self.wrong.append(f"{about['name']}: made without a look at the grant")
             return
+        job = looked  # a place may be lost in between: a node dies
         workers = [
             each
             for each in self._api.store.values("pods")
@@ -297,7 +304,12 @@ class Process:
     def __init__(self, stage: "Stage", live: int | None, settings: Settings) -> None:
         self.judge = Judge(DirectTransport(stage.api, stage.clock, stage.faults), stage.api, live)
         client = Client(self.judge, stage.clock, stage.rng)
-        self.controller = Controller(client, settings)
+        lease = None
+        if stage.elects:
+            stage.elected += 1
+            config = LeaseConfig("kube-system", "bayplan-elastic", f"replica-{stage.elected}")
+            lease = Lease(client, config)
+        self.controller = Controller(client, settings, lease)
         self.task = asyncio.create_task(self.controller.run(), name="elastic controller")
 
     async def kill(self) -> None:
@@ -319,6 +331,7 @@ class Stage:
         self.standin = StandIn(self.user, self.api)
         self.process: Process | None = None
         self.judges: list[Judge] = []
+        self.elects, self.elected = False, 0  # whether processes hold a lease; how many there were
         self._tasks: list[asyncio.Task[None]] = []
 
     async def play(self, story: "Story") -> None:

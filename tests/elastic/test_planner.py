@@ -327,3 +327,113 @@ class Elastic(RuleBasedStateMachine):
 
 Elastic.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestElastic = pytest.mark.timeout(300)(Elastic.TestCase)
+
+
+# Single looks
+
+
+def seen(grant: Grant, confirmed: Confirmed, workers: int = 0, most: int = 4, **more: Any) -> Seen:
+    job = Job(
+        GENERAL,
+        "default",
+        more.pop("name", "a"),
+        uid="a",
+        minimum=1,
+        maximum=most,
+        requests=((GPU, 1),),
+        grant=grant,
+        confirmed=confirmed,
+    )
+    pods = [Worker(f"a-worker-{i}", f"u{i}", i, "placed", "n", True) for i in range(workers)]
+    return Seen(job, tuple(pods), **more)
+
+
+def steps_for(*jobs: Seen, devices: int = 4) -> list[Step]:
+    """What is planned beside statuses."""
+    memory, snapshot = Memory(), Snapshot(jobs, {GPU: {"n": devices}})
+    found = plan(snapshot, memory, Settings(), 0.0)
+    told = tuple(
+        replace(each, job=replace(each.job, said={**each.job.said, **step.fields}))
+        for each in jobs
+        for step in [next((s for s in found if s.job.key == each.job.key), Write(each.job))]
+        if isinstance(step, Write)
+    )
+    planned = plan(replace(snapshot, jobs=told or jobs), memory, Settings(), 0.0)
+    return [step for step in planned if not isinstance(step, Write) or step.grant is not None]
+
+
+def granted(workers: int, passing: int = 0, generation: int = 3) -> Grant:
+    return Grant(generation, workers, passing, {GPU: workers + passing})
+
+
+def test_more_is_not_asked_for_before_the_last_grant_is_confirmed() -> None:
+    (grow,) = steps_for(seen(granted(2), Confirmed(3, 2), workers=2))
+    assert isinstance(grow, Write)
+    assert grow.grant == granted(4, generation=4)
+    assert steps_for(seen(granted(3), Confirmed(2, 2), workers=2)) == []
+    assert steps_for(seen(granted(3), Confirmed(3, 2), workers=2)) == []
+
+
+def test_workers_are_made_as_soon_as_the_grant_is_confirmed_and_not_before() -> None:
+    assert steps_for(seen(granted(4), Confirmed(2, 4))) == []
+    assert steps_for(seen(granted(4), Confirmed(3, 3))) == []
+    (make,) = steps_for(seen(granted(4), Confirmed(3, 4)))
+    assert isinstance(make, MakeWorkers)
+    assert make.indices == (0, 1, 2, 3)
+
+
+def test_places_are_passed_on_only_when_the_next_one_is_known_to_the_scheduler() -> None:
+    giving = seen(granted(2, passing=2), Confirmed(3, 4), workers=2, most=2, name="giving")
+    unseen = seen(granted(2, generation=1), Confirmed(0, 0), most=2)
+    known = seen(granted(2, generation=1), Confirmed(1, 0), most=2)
+    assert steps_for(giving, unseen) == []
+    (release,) = steps_for(giving, known)
+    assert isinstance(release, Write)
+    assert (release.job.name, release.grant) == ("giving", granted(2, generation=4))
+
+
+def test_places_that_nobody_wants_are_given_up_at_once() -> None:
+    (release,) = steps_for(seen(granted(2, passing=2), Confirmed(3, 4), workers=2, most=2))
+    assert isinstance(release, Write)
+    assert release.grant == granted(2, generation=4)
+
+
+def test_a_job_that_may_have_its_places_again_takes_them_back() -> None:
+    (back,) = steps_for(seen(granted(2, passing=2), Confirmed(3, 4), workers=2))
+    assert isinstance(back, Write)
+    assert back.grant == granted(4, generation=4)
+
+
+def test_pods_that_wait_go_before_those_that_run() -> None:
+    job = seen(granted(2), Confirmed(3, 2), workers=2, most=2)
+    waiting = Worker("a-worker-2", "u2", 2, "waiting")
+    first = Worker("a-worker-3", "u3", 3, "placed", "n")
+    (removed,) = steps_for(replace(job, workers=(*job.workers[:1], waiting, first)))
+    assert isinstance(removed, RemovePods)
+    assert [pod.name for pod in removed.pods] == ["a-worker-2"]
+
+
+def test_a_worker_that_is_going_still_has_its_place() -> None:
+    job = seen(granted(2), Confirmed(3, 2), workers=2, most=2)
+    going = replace(job.workers[1], state="going")
+    assert steps_for(replace(job, workers=(job.workers[0], going))) == []
+
+
+def test_nobody_is_granted_places_that_pods_still_have() -> None:
+    giving = seen(granted(2, passing=2), Confirmed(3, 4), workers=4, most=2, name="giving")
+    (remove,) = steps_for(giving, seen(Grant(), Confirmed()))
+    assert isinstance(remove, RemovePods)
+    gone = replace(giving, workers=giving.workers[:2])
+    (grant,) = steps_for(gone, seen(Grant(), Confirmed()))
+    assert isinstance(grant, Write)
+    assert (grant.job.name, grant.grant) == ("a", granted(2, generation=1))
+
+
+def test_places_are_kept_until_there_are_enough_for_whoever_waits() -> None:
+    first = seen(granted(1, passing=1), Confirmed(3, 2), workers=1, most=1, name="first")
+    second = seen(granted(1, passing=1), Confirmed(3, 2), workers=2, most=1, name="second")
+    newcomer = seen(Grant(), Confirmed(), most=2)
+    newcomer = replace(newcomer, job=replace(newcomer.job, minimum=2))
+    (remove,) = steps_for(first, second, newcomer)
+    assert isinstance(remove, RemovePods)
+    assert remove.job.name == "second"

@@ -7,6 +7,7 @@ import pytest
 from bayplan.elastic.memory import Patience
 from bayplan.elastic.planner import Settings
 from bayplan.elastic.sizes import Policy
+from bayplan.kube.client import PODS
 from bayplan.kube.elastic import HOROVOD, RESOURCES
 from tests.elastic.stage import GPU, Stage, elastic, horovod, node, patch, play, template
 
@@ -134,6 +135,22 @@ def test_a_lower_maximum_removes_the_highest_indices() -> None:
         await stage.change("a", {"maxWorkers": 2})
         await stage.pass_time(10)
         assert stage.pods() == ["a-worker-0", "a-worker-1"]
+
+    play(story, only=4)
+
+
+def test_a_template_that_asks_for_something_else_is_granted_that() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 2))
+        await stage.pass_time(5)
+        changed = template()
+        changed["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+        await stage.change("a", {"template": changed})
+        await stage.pass_time(5)
+        grant = stage.job("a").grant
+        assert (grant.workers, grant.counts) == (2, {})
+        await stage.pass_time(60)
+        assert stage.job("a").grant == grant
 
     play(story, only=4)
 
@@ -412,3 +429,33 @@ def test_sizes_do_not_change_without_a_reason() -> None:
         assert [stage.job(name).version for name in ("a", "b", "c")] == before
 
     play(story, left=4, right=4)
+
+
+def test_a_job_that_tells_that_more_workers_do_not_help_gives_them_up() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 4))
+        await stage.submit(elastic("b", 1, 4))
+        await stage.pass_time(8)
+        assert stage.workers() == {"a": 2, "b": 2}
+
+        async def tell(items: str) -> None:
+            notes = {"metadata": {"annotations": {"bayplan.dev/throughput": items}}}
+            await patch(stage.user, PODS.path("default", "a-worker-0"), notes)
+            await stage.pass_time(3)
+
+        await tell("100")
+        assert stage.job("a").said["measured"] == {"2": 100.0}
+        await tell("nonsense")
+        await tell("102")  # hardly another
+        assert stage.job("a").said["measured"] == {"2": 100.0}
+        await stage.change("b", {"suspend": True})
+        await stage.pass_time(10)
+        assert stage.workers() == {"a": 4}
+        assert stage.job("a").said["measured"] == {"2": 100.0}  # what it says is from before
+        await tell("103")
+        assert stage.job("a").said["measured"] == {"2": 100.0, "4": 103.0}
+        await stage.change("b", {"suspend": False})
+        await stage.pass_time(15)
+        assert stage.workers() == {"a": 1, "b": 3}
+
+    play(story, only=4)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bayplan.core.model.quantity import counted
+from bayplan.elastic.curves import ANNOTATION as THROUGHPUT
 from bayplan.elastic.seen import Seen, Snapshot, State, Worker
 from bayplan.kube import wire
 from bayplan.kube.client import NODES, PODS, PRIORITY_CLASSES, Resource
@@ -92,6 +93,7 @@ class PodSeen(Struct, frozen=True):
     owner_name: str = ""
     ready: bool = False
     excused: bool = False
+    throughput: str = ""  # the annotation
 
     @property
     def has_ended(self) -> bool:
@@ -111,6 +113,7 @@ class _Owner(wire.Wire):
 
 class _Notes(wire.Wire):
     elastic: str | None = msgspec.field(default=None, name=ELASTIC)
+    throughput: str | None = msgspec.field(default=None, name=THROUGHPUT)
 
 
 class _Metadata(wire.Metadata):
@@ -170,6 +173,8 @@ class Cluster:
         return self._jobs[job.kind].known.get((job.namespace, job.name)) or {}
 
     def snapshot(self, at: str) -> Snapshot:
+        if not any(table.known for table in self._jobs.values()):
+            return Snapshot((), {}, at)  # most clusters have many pods and few elastic jobs
         priorities = {name: found for (_, name), found in self._classes.known.items()}
         classes = Classes(priorities)
         jobs = [
@@ -177,6 +182,7 @@ class Cluster:
             for kind, table in self._jobs.items()
             for manifest in table.known.values()
         ]
+        self._read = {job.key: self._read[job.key] for job in jobs}
         by_job: dict[tuple[str, str], list[tuple[str, PodSeen]]] = {}
         for (namespace, name), pod in self.pods.known.items():
             if pod.elastic or pod.role:
@@ -187,14 +193,14 @@ class Cluster:
     def _job(self, kind: str, manifest: Json, classes: Classes) -> Job:
         """Read again only when it has changed."""
         about = manifest["metadata"]
-        key = f"{kind} {about.get('namespace')}/{about.get('name')}"
+        key = f"{kind} {about.get('namespace') or 'default'}/{about['name']}"
         version = str(about.get("resourceVersion"))
         if key not in self._read or self._read[key][:2] != (version, classes):
             self._read[key] = version, classes, read_job(kind, manifest, classes)
         return self._read[key][2]
 
     def _seen(self, job: Job, pods: Iterable[tuple[str, PodSeen]]) -> Seen:
-        workers, launcher = [], None
+        workers, launcher, reports = [], None, {}
         names = horovod_names(job.name)
         for name, pod in pods:
             owned = pod.owner == job.uid if job.kind == GENERAL else True
@@ -209,16 +215,18 @@ class Cluster:
                 launcher = worker
             else:
                 workers.append(worker)
+                reports[worker.index] = pod.throughput
+        report = next((reports[index] for index in sorted(reports) if reports[index]), "")
         workers.sort(key=lambda worker: worker.index)
         if job.kind == GENERAL:
-            return Seen(job, tuple(workers), launcher)
+            return Seen(job, tuple(workers), launcher, report=report)
         found = self._sets.known.get((job.namespace, names["workers"]))
         replicas = None
         if found is not None and not found["metadata"].get("deletionTimestamp"):
             given = (found.get("spec") or {}).get("replicas")
             replicas = given if isinstance(given, int) else 1
         launched = _launched(self._launchers.known.get((job.namespace, names["launcher"])))
-        return Seen(job, tuple(workers), None, replicas, launched)
+        return Seen(job, tuple(workers), None, replicas, report, launched)
 
     def _worker(self, name: str, pod: PodSeen, index: int) -> Worker:
         state: State = "placed" if pod.node else "waiting"
@@ -279,6 +287,7 @@ class Cluster:
             owner=owner.uid or "",
             owner_name=owner.name or "",
             ready=conditions.get("Ready") == "True",
+            throughput=notes.throughput or "",
             excused=conditions.get("DisruptionTarget") == "True"
             or status.reason in _EXCUSED
             or (status.reason or "").startswith(_REFUSED),

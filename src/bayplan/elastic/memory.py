@@ -30,6 +30,7 @@ class Memory:
         self.caps: dict[str, Cap] = {}  # by job
         self._failed: dict[str, float] = {}  # by uid of a pod: when it was seen first
         self.refused: dict[str, str] = {}  # by job: what the API does not allow, in its words
+        self._heard: dict[str, tuple[str, int]] = {}  # by job: a report, and the size at its time
         self.due = float("inf")  # when it is time to look again, whatever happens
 
     def forget_all_but(self, snapshot: Snapshot) -> None:
@@ -37,6 +38,7 @@ class Memory:
         uids = {pod.uid for seen in snapshot.jobs for pod in pods_of(seen)}
         self.short = {key: value for key, value in self.short.items() if key in jobs}
         self.caps = {key: value for key, value in self.caps.items() if key in jobs}
+        self._heard = {key: value for key, value in self._heard.items() if key in jobs}
         self.refused = {key: value for key, value in self.refused.items() if key in jobs}
         self._failed = {uid: value for uid, value in self._failed.items() if uid in uids}
         self.due = float("inf")
@@ -88,6 +90,13 @@ class Memory:
                 if self._is_past(first + delay_s, now):
                     found.append(pod)
         return found
+
+    def is_of_now(self, seen: Seen) -> bool:
+        """Whether what the job reports is of its present size, not left over from another."""
+        key, report, size = seen.job.key, seen.report, seen.job.grant.workers
+        if self._heard.get(key, ("", 0))[0] != report:
+            self._heard[key] = report, size
+        return self._heard[key][1] == size
 
     def _is_past(self, time: float, now: float) -> bool:
         if now < time:

@@ -38,6 +38,7 @@ class Seen(Struct, frozen=True):
     workers: tuple[Worker, ...] = ()
     launcher: Worker | None = None
     replicas: int | None = None  # that a StatefulSet was told; None: there is none
+    report: str = ""  # its throughput, as a worker tells it
     launched: Literal["", "Running", "Complete", "Failed"] = ""  # a launcher that is a Job
 
     @property

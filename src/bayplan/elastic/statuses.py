@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from bayplan.elastic.curves import BadCurve, reported
 from bayplan.elastic.ending import Outcome
 from bayplan.elastic.memory import Memory, pods_of
 from bayplan.elastic.seen import Seen
 from bayplan.kube.elastic import horovod_names
 
 Json = dict[str, Any]
+
+NOTABLE = 0.05  # a change of the throughput that is written down; the allocator's threshold
 
 
 def status_fields(seen: Seen, end: Outcome, memory: Memory, at: str) -> Json:
@@ -24,6 +27,7 @@ def status_fields(seen: Seen, end: Outcome, memory: Memory, at: str) -> Json:
             fields["launcher"] = f"job.batch/{names['launcher']}"
     else:
         fields |= {"workers": len(seen.living), "ready": seen.ready} | _failures(seen)
+    fields |= _measured(seen, memory)
     if seen.ready and not job.status.start_time:
         fields["startTime"] = at
     if end in ("Complete", "Failed") and not job.status.completion_time:
@@ -63,6 +67,24 @@ def message(seen: Seen, end: Outcome, memory: Memory) -> str:
         name, each = job.counted
         return f"waits until there is room for {job.minimum} workers of {each} {name}"
     return ""
+
+
+def _measured(seen: Seen, memory: Memory) -> Json:
+    """What the job gets done with so many workers, when all of them are at work."""
+    job, size = seen.job, seen.job.grant.workers
+    if not seen.report or not memory.is_of_now(seen):
+        return {}
+    if not size or seen.ready != size or not seen.is_settled:
+        return {}
+    try:
+        items = reported(seen.report)
+    except BadCurve:
+        return {}
+    known = dict(job.measured)
+    if size in known and abs(items - known[size]) <= NOTABLE * known[size]:
+        return {}
+    noted = sorted((known | {size: items}).items())
+    return {"measured": {str(each): value for each, value in noted}}
 
 
 def _failures(seen: Seen) -> Json:

@@ -23,7 +23,7 @@ from bayplan.elastic.seen import (
     Write,
 )
 from bayplan.kube.client import POD_GROUPS, PODS, Client, Resource
-from bayplan.kube.elastic import GENERAL, RESOURCES, Job, horovod_names, read_job
+from bayplan.kube.elastic import GENERAL, RESOURCES, Grant, Job, horovod_names, read_job
 from bayplan.kube.transport import JSON, MERGE_PATCH, ApiError
 
 Json = dict[str, Any]
@@ -38,6 +38,13 @@ class Stale(Exception):
     """The job is not any more what the step was planned for."""
 
 
+def _merged(job: Job, grant: Grant) -> Json:
+    """As a merge patch has it: counts that are no more must be named."""
+    counts = dict.fromkeys(job.grant.counts, None) | grant.counts
+    numbers = {"generation": grant.generation, "workers": grant.workers, "passing": grant.passing}
+    return {"grant": {**numbers, "counts": counts}}
+
+
 class Writer:
     def __init__(self, client: Client, cluster: Cluster, fence: Callable[[], None]) -> None:
         """`fence` raises `Fenced` when we may not write."""
@@ -48,7 +55,7 @@ class Writer:
         """`Stale`, `ApiError`, `TransportError` or `Fenced` when it cannot be done."""
         match step:
             case Write(job, grant, fields):
-                await self._write(job, fields | ({} if grant is None else {"grant": grant}))
+                await self._write(job, fields | ({} if grant is None else _merged(job, grant)))
             case MakeWorkers(job, indices):
                 await self._look(job, makes=True)
                 for index in indices:

@@ -8,7 +8,6 @@ a grant that cannot be read counts as none.
 Nothing here decides how many workers a job gets, and nothing is written here.
 """
 
-import math
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -36,7 +35,9 @@ RESOURCES = {
 }
 ELASTIC = wire.ELASTIC
 MOST = 10_000  # workers of one job
-LONGEST_NAME = {GENERAL: 63, HOROVOD: 63 - len("elastichorovodjob--workers-9999")}
+LEAST_ITEMS, MOST_ITEMS = 1e-9, 1e15  # per second: what the allocator can reckon with
+# A label of a StatefulSet's pods has its name and a hash of ten characters.
+LONGEST_NAME = {GENERAL: 63, HOROVOD: 63 - len("elastichorovodjob--workers-0123456789")}
 GPU, SSH_PORT = "nvidia.com/gpu", 12345
 
 
@@ -93,6 +94,7 @@ class Job(Struct, frozen=True):
     priority: int = 0
     curve: tuple[tuple[int, float], ...] = ()  # workers and throughput, ascending
     parallel: float | None = None  # Amdahl's parallel part
+    measured: tuple[tuple[int, float], ...] = ()  # as the controller has noted it in the status
     backoff_limit: int = 6
     suspend: bool = False
     managed_by: str = ""
@@ -174,6 +176,7 @@ def read_job(kind: str, manifest: Json, classes: Classes | None = None) -> Job:
         confirmed=_read_confirmed(status.get("confirmed")),
         status=_read_status(status),
         said=status,
+        measured=_read_measured(status.get("measured")),
     )
     try:
         if len(name) > LONGEST_NAME[kind]:
@@ -264,9 +267,11 @@ def _curve(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
         where = f"spec.throughput.curve[{key[:20]}]"
         if not (key.isascii() and key.isdigit() and 1 <= int(key[:9]) <= MOST):
             raise Wrong(where, f"the key is not a number of workers from 1 to {MOST}")
-        if not (math.isfinite(value) and value >= 0):
+        if value != 0 and not LEAST_ITEMS <= value <= MOST_ITEMS:  # NaN is neither
             raise Wrong(where, f"{value} is not a throughput")
         points[int(key)] = value
+    if points and not any(points.values()):
+        raise Wrong("spec.throughput.curve", "no point is above 0")
     return tuple(sorted(points.items()))
 
 
@@ -408,6 +413,14 @@ def _read_confirmed(given: object) -> Confirmed:
         _number(fields.get("workers")),
         message if isinstance(message, str) else "",
     )
+
+
+def _read_measured(given: object) -> tuple[tuple[int, float], ...]:
+    try:
+        points = _curve(_lenient(given, dict[str, float]))
+        return tuple(point for point in points if point[1])
+    except Wrong:
+        return ()
 
 
 def _number(given: object) -> int:
