@@ -246,7 +246,7 @@ def _horovod(manifest: Json) -> Json:
     if fixed is not None and not 0 <= fixed <= MOST:
         raise Wrong("spec.workersSpec.targetReplicas", f"{fixed} is not from 0 to {MOST}")
     return {
-        "minimum": minimum,
+        "minimum": min(minimum, fixed or minimum),  # who insists on fewer can do with fewer
         "maximum": maximum,
         "fixed": fixed,
         "template": worker_template(HOROVOD, manifest),

@@ -221,6 +221,12 @@ class Kubelets:
         if new and not pod.has_ended:
             self._do("start", pod)
 
+    def end_pod(self, uid: str) -> None:
+        """Its work is done, if it runs."""
+        for known in self._pods.values():
+            if uid in known:
+                self._do("end", known[uid])
+
     def lose_pod(self, pod: Seen) -> None:
         self._pods.get(pod.node, {}).pop(pod.uid, None)
         self._running.discard(pod.uid)
