@@ -38,11 +38,11 @@ BUGS = (
         "what happens may cost a place, or bring one",
     ),
     Bug(
-        "homeless",
-        "core/engine/deciding.py",
-        "found = self._take_promised(waiter, now) if waiter.pod.elastic else None",
-        "found = None",
-        "a worker takes the place that it was promised",
+        "kept-twice",
+        PROMISES,
+        "(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
+        "(self._cluster.census.elastic.get(key, ()))",
+        "a worker that others go for has a place of its own",
     ),
     Bug(
         "gang-without-homes",
@@ -52,11 +52,11 @@ BUGS = (
         "the places that a gang's members were promised are not in their way",
     ),
     Bug(
-        "kept-twice",
-        PROMISES,
-        "(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
-        "(self._cluster.census.elastic.get(key, ()))",
-        "a worker that others go for has a place of its own",
+        "homeless",
+        "core/engine/deciding.py",
+        "found = self._take_promised(waiter, now) if waiter.pod.elastic else None",
+        "found = None",
+        "a worker takes the place that it was promised",
     ),
 )
 
