@@ -17,11 +17,11 @@ BUGS = (
         "nobody is important enough for a promised place",
     ),
     Bug(
-        "nobody-left",
+        "kept-twice",
         PROMISES,
-        "return max(places - there, 0)",
-        "return places",
-        "who is there needs no place that is kept",
+        "(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
+        "(self._cluster.census.elastic.get(key, ()))",
+        "a worker that others go for has a place of its own",
     ),
     Bug(
         "never-given-back",
@@ -31,18 +31,18 @@ BUGS = (
         "what is too much is given back",
     ),
     Bug(
+        "homeless",
+        "core/engine/deciding.py",
+        "found = self._take_promised(waiter, now) if waiter.pod.elastic else None",
+        "found = None",
+        "a worker takes the place that it was promised",
+    ),
+    Bug(
         "only-once",
         "core/engine/engine.py",
         "self.promises.is_due |= self.promises.is_kept and not isinstance(event, on.Tick)",
         "",
         "what happens may cost a place, or bring one",
-    ),
-    Bug(
-        "kept-twice",
-        PROMISES,
-        "(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
-        "(self._cluster.census.elastic.get(key, ()))",
-        "a worker that others go for has a place of its own",
     ),
     Bug(
         "gang-without-homes",
@@ -52,11 +52,11 @@ BUGS = (
         "the places that a gang's members were promised are not in their way",
     ),
     Bug(
-        "homeless",
-        "core/engine/deciding.py",
-        "found = self._take_promised(waiter, now) if waiter.pod.elastic else None",
-        "found = None",
-        "a worker takes the place that it was promised",
+        "nobody-left",
+        PROMISES,
+        "return max(places - there, 0)",
+        "return places",
+        "who is there needs no place that is kept",
     ),
 )
 

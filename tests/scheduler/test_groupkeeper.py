@@ -106,7 +106,7 @@ async def its_life(world: World, run_seconds: str = "60") -> None:
     await world.define()
     await world.group("g", 3)
     assert await world.seen("g") == ("Pending", 0, 0, 0, 0)
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u"}
+    owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": "train", "uid": "u"}
     notes = {"bayplan.dev/run-seconds": run_seconds}
     for i in range(2):
         await world.pod(f"p{i}", "g", notes=notes, owns=[owner])
