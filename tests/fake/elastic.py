@@ -372,6 +372,7 @@ class Elastic(Simulation):
     def judge(self) -> list[str]:
         pods = [plain(value) for value in self.api.store.values("pods")]
         now = [simulation.read_pod(simulation.judged(value)) for value in pods]
+        alone = [pod for pod in now if "-launcher-" not in pod.name]  # not without the workers
         ever = [simulation.read_node(value) for value in self.nodes.values()]
         living = [simulation.read_node(value) for value in self._living().values()]
         judged = [{**value, "spec": simulation.judged(value)["spec"]} for value in pods]
@@ -379,7 +380,7 @@ class Elastic(Simulation):
             *self.ledger.wrong,
             *simulation.bound_more_than_once(self.history),
             *simulation.too_full(self.history, ever),
-            *simulation.waiting_that_fit(now, living),
+            *simulation.waiting_that_fit(alone, living),
             *simulation.waiting_without_a_word(now),
             *simulation.not_as_listed(self.history, now),
             *waiting_for_less(judged, self._living().values()),

@@ -24,7 +24,7 @@ STORES = {
 }
 # After a node was lost places are looked for anew, and binds that were on their way still arrive.
 GRACE_S = 60.0
-LAG_S = 30.0  # that one side may be behind the other, faults and all
+LAG_S = 90.0  # that one side may be behind the other: a watch rests for a minute after a storm
 NEVER = float("-inf")
 
 
