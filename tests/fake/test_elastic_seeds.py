@@ -1,4 +1,4 @@
-"""Faults on, many seeds, elastic jobs: what was promised nobody else gets, and sizes come to rest."""
+"""Faults on, many seeds, elastic jobs: what was promised is kept, and sizes come to rest."""
 
 import os
 import sys
