@@ -149,6 +149,21 @@ def test_the_counts_are_as_documented_and_nobody_waits(
         assert stage.late == set()
 
 
+def test_nodes_that_no_worker_tolerates_do_not_count() -> None:
+    """Else the second job would wait for them, and the first would not be cut."""
+
+    async def story(stage: Both) -> None:
+        taints = [{"key": "dedicated", "value": "others", "effect": "NoSchedule"}]
+        await stage.kubelets.add(node("tainted", 4) | {"spec": {"taints": taints}})
+        await stage.submit(elastic("a", 1, 4))
+        await stage.pass_time(SETTLE_S)
+        await stage.submit(elastic("b", 2, 4))
+        await stage.pass_time(SETTLE_S)
+        assert stage.sizes() == {"a": 2, "b": 2}
+
+    assert play(story, v=4).waits == {}
+
+
 # The race
 
 

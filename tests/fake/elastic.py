@@ -48,6 +48,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STORM_S, CALM_S = 150.0, 150.0
 # Beside what `simulation` waits for: the longest back-off of a job that asked in vain.
 PEACE_S = 3_000.0
+CALM_PEACE_S = 1_500.0  # where no kubelet was told to refuse anybody
 QUIET_S = 600.0  # at the end, in which nothing may change
 SETTLE_S = 180.0
 WAIT_S = 20.0  # a worker for its place, in calm: more than the longest rest of a refused pod
@@ -197,7 +198,7 @@ class Elastic(Simulation):
         self.calm_at = self.clock.time()
 
     async def _make_peace(self) -> None:
-        await self.clock.sleep(PEACE_S - QUIET_S)
+        await self.clock.sleep((PEACE_S if self.refused else CALM_PEACE_S) - QUIET_S)
         self.quiet = self._sizes()
         await self.clock.sleep(QUIET_S)
         self._look()
