@@ -62,7 +62,7 @@ class Both(Stage):
         self.betrayed: set[str] = set()  # workers that waited for a place that they had
         self._promised: dict[str, float] = {}  # those who wait for one: since when
 
-    async def play(self, story: Callable[["Both"], Awaitable[None]]) -> None:  # type: ignore[override]
+    async def play(self, story: Callable[["Both"], Awaitable[None]]) -> None:
         self.ledger.listen()
         self.api.store.listen("pods", self._hear)
         await super().play(story)  # type: ignore[arg-type]
@@ -149,6 +149,21 @@ def test_the_counts_are_as_documented_and_nobody_waits(
         assert stage.late == set()
 
 
+def test_nodes_that_no_worker_tolerates_do_not_count() -> None:
+    """Else the second job would wait for them, and the first would not be cut."""
+
+    async def story(stage: Both) -> None:
+        taints = [{"key": "dedicated", "value": "others", "effect": "NoSchedule"}]
+        await stage.kubelets.add(node("tainted", 4) | {"spec": {"taints": taints}})
+        await stage.submit(elastic("a", 1, 4))
+        await stage.pass_time(SETTLE_S)
+        await stage.submit(elastic("b", 2, 4))
+        await stage.pass_time(SETTLE_S)
+        assert stage.sizes() == {"a": 2, "b": 2}
+
+    assert play(story, v=4).waits == {}
+
+
 # The race
 
 
@@ -158,7 +173,9 @@ async def naive(stage: Both, arrive: Callable[[], Awaitable[None]]) -> None:
     free = sum(int(each["status"]["allocatable"][GPU]) for each in stage.objects("nodes").values())
     free -= sum(gpus_of(pod) for pod in stage.api.store.values("pods"))
     jobs = {job.key: job for job in all_jobs(stage.api)}
-    asking = [Asking(job.key, job.minimum, job.maximum, 0, amdahl(), job.arrival) for job in jobs.values()]
+    asking = [
+        Asking(job.key, job.minimum, job.maximum, 0, amdahl(), job.arrival) for job in jobs.values()
+    ]
     sizes = faithful(asking, free)
     await arrive()
     for key, job in jobs.items():

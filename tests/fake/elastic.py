@@ -8,7 +8,7 @@ run does, and nothing is kept for anybody.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,7 @@ from bayplan.kube.elastic import GENERAL, HOROVOD, RESOURCES, horovod_names
 from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.kube.transport import ApiError, TransportError
 from bayplan.local.controllers import Controllers
-from bayplan.local.faults import Chances, Faults
+from bayplan.local.faults import Chances
 from bayplan.local.transport import DirectTransport
 from bayplan.local.virtual import run
 from bayplan.scheduler.config import Configuration, LeaderElection
@@ -32,12 +32,23 @@ from tests.fake import simulation
 from tests.fake.ledger import JobSeen, Ledger, fit
 from tests.fake.preempting import CLASS_PATH, CLASSES
 from tests.fake.simulation import Cut, Json, Lawyer, Simulation
-from tests.real.apicheck import waiting_for_less
+from tests.real.apicheck import (
+    Change,
+    bound_more_than_once,
+    not_as_listed,
+    read_node,
+    read_pod,
+    too_full,
+    waiting_for_less,
+    waiting_that_fit,
+    waiting_without_a_word,
+)
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STORM_S, CALM_S = 150.0, 150.0
-# Beside what `simulation` waits for: the longest back-off of a job that asked in vain.
+# Where nodes refused pods: as `simulation`, and the longest back-off of a job that asked in vain.
 PEACE_S = 3_000.0
+LAST_S = 300.0  # no pod runs longer: when nothing has happened for so long, nothing will
 QUIET_S = 600.0  # at the end, in which nothing may change
 SETTLE_S = 180.0
 WAIT_S = 20.0  # a worker for its place, in calm: more than the longest rest of a refused pod
@@ -51,13 +62,13 @@ class Counting(Cut):
 
     def __init__(self, inner: DirectTransport, live: int | None) -> None:
         super().__init__(inner)
-        self._left = live
+        self.left = live
 
     async def request(self, method: str, path: str, **more: Any) -> Any:
         answer = await super().request(method, path, **more)
-        if method != "GET" and "/leases/" not in path and self._left is not None:
-            self._left -= 1
-            if self._left <= 0:
+        if method != "GET" and "/leases/" not in path and self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
                 self.dead = True
                 raise TransportError("the process is dead", sent=True)
         return answer
@@ -105,7 +116,7 @@ class ElasticController:
         await end(self.tasks)
 
 
-async def end(tasks: list[asyncio.Task[None]]) -> None:
+async def end(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     for task in tasks:
@@ -160,8 +171,10 @@ class Elastic(Simulation):
             for stop in stops:
                 stop()
             await end(self._tasks)
-            for process in (*self.schedulers, *self.controllers):
-                await process.kill()
+            for scheduler in self.schedulers:
+                await scheduler.kill()
+            for controller in self.controllers:
+                await controller.kill()
 
     async def _live(self) -> None:
         for step in range(self._steps):
@@ -179,13 +192,15 @@ class Elastic(Simulation):
         for name in self._names():
             await self.kubelets.pretend(name, "")
         for process in self.controllers:
-            process.transport._left = None
+            process.transport.left = None
         while len(self.schedulers) < self.replicas:
             self.schedulers.append(Scheduler(self))
         self.calm_at = self.clock.time()
 
     async def _make_peace(self) -> None:
-        await self.clock.sleep(PEACE_S - QUIET_S)
+        await self.clock.sleep(PEACE_S - QUIET_S if self.refused else REST_S)
+        while self.clock.time() - self.ledger.event_at < LAST_S:
+            await self.clock.sleep(REST_S)
         self.quiet = self._sizes()
         await self.clock.sleep(QUIET_S)
         self._look()
@@ -251,7 +266,7 @@ class Elastic(Simulation):
             if self.rng.random() < 0.2:
                 workers["targetReplicas"] = least
             launcher = {"image": "demo", "pythonCommand": ["python", "train.py"]}
-            spec = {"launcherSpec": launcher, "workersSpec": workers}
+            spec: Json = {"launcherSpec": launcher, "workersSpec": workers}
             kind = HOROVOD
         else:
             seconds = self.rng.choice((None, None, None, 60, 200))
@@ -363,25 +378,26 @@ class Elastic(Simulation):
         log = self.api.store.log("pods")
         for change in log.changes[self._read - log.first :]:
             value = plain(change.last.value)
-            seen = simulation.read_pod(simulation.judged(value))
-            self.history.append(simulation.Change(seen, change.after is None))
+            seen = read_pod(simulation.judged(value))
+            self.history.append(Change(seen, change.after is None))
         self._read = log.end
 
     # ---- the judge, in the end
 
     def judge(self) -> list[str]:
         pods = [plain(value) for value in self.api.store.values("pods")]
-        now = [simulation.read_pod(simulation.judged(value)) for value in pods]
-        ever = [simulation.read_node(value) for value in self.nodes.values()]
-        living = [simulation.read_node(value) for value in self._living().values()]
+        now = [read_pod(simulation.judged(value)) for value in pods]
+        alone = [pod for pod in now if "-launcher-" not in pod.name]  # not without the workers
+        ever = [read_node(value) for value in self.nodes.values()]
+        living = [read_node(value) for value in self._living().values()]
         judged = [{**value, "spec": simulation.judged(value)["spec"]} for value in pods]
         return [
             *self.ledger.wrong,
-            *simulation.bound_more_than_once(self.history),
-            *simulation.too_full(self.history, ever),
-            *simulation.waiting_that_fit(now, living),
-            *simulation.waiting_without_a_word(now),
-            *simulation.not_as_listed(self.history, now),
+            *bound_more_than_once(self.history),
+            *too_full(self.history, ever),
+            *waiting_that_fit(alone, living),
+            *waiting_without_a_word(now),
+            *not_as_listed(self.history, now),
             *waiting_for_less(judged, self._living().values()),
             *(f"room is kept for {uid}" for uid in self.held),
             *self._restless(),
@@ -398,7 +414,7 @@ class Elastic(Simulation):
             if now != before and not asks:  # no node may have two together: it is asked again
                 found.append(f"{key}: {before} became {now}")
         late = ledger.sized_at - ledger.event_at
-        if late > SETTLE_S and not self.refused:
+        if late > SETTLE_S and not (self.refused or self.twos):
             found.append(f"a size changed {late:.0f} s after anything had happened")
         if ledger.counts["grants"] > MOST_GRANTS * ledger.counts["events"]:
             found.append(f"too many grants: {ledger.counts}")

@@ -7,7 +7,7 @@ scheduler and controller.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from bayplan.local.api import Api
 from bayplan.local.virtual import VirtualClock
 
 Json = dict[str, Any]
+Hear = Callable[[Json, bool], None]
 
 GPU = "nvidia.com/gpu"
 STORES = {
@@ -24,7 +25,7 @@ STORES = {
 }
 # After a node was lost places are looked for anew, and binds that were on their way still arrive.
 GRACE_S = 60.0
-LAG_S = 30.0  # that one side may be behind the other, faults and all
+LAG_S = 90.0  # that one side may be behind the other: a watch rests for a minute after a storm
 NEVER = float("-inf")
 
 
@@ -93,7 +94,7 @@ class Ledger:
     def listen(self) -> list[Callable[[], None]]:
         """What ends it."""
         stops = []
-        hearers = {"pods": self._pod, "nodes": self._node}
+        hearers: dict[str, Hear] = {"pods": self._pod, "nodes": self._node}
         hearers |= {store: self._job_hearer(kind) for kind, store in STORES.items()}
         for store, hear in hearers.items():
             self._read[store] = self._api.store.log(store).end
@@ -124,7 +125,9 @@ class Ledger:
 
     def _node(self, value: Json, gone: bool) -> None:
         name, spec = value["metadata"]["name"], value.get("spec") or {}
-        taken = [taint for taint in spec.get("taints") or () if taint["effect"] != "PreferNoSchedule"]
+        taken = [
+            taint for taint in spec.get("taints") or () if taint["effect"] != "PreferNoSchedule"
+        ]
         gpus = int(value["status"]["allocatable"].get(GPU, 0))
         open_ = not (gone or spec.get("unschedulable") or taken)
         before = self.nodes.get(name)
@@ -209,7 +212,9 @@ class Ledger:
         self.counts["grown"] += job.workers > before > 0
         self.counts["shrunk"] += 0 < job.workers < before
         if job.workers > max(job.maximum, before):
-            self.blame(f"{job.key}: granted {job.workers}, and its greatest number is {job.maximum}")
+            self.blame(
+                f"{job.key}: granted {job.workers}, and its greatest number is {job.maximum}"
+            )
         cut = 0 < job.workers < min(before, job.minimum)
         if cut and not self._has_cause(job):
             self.blame(f"{job.key}: cut from {before} to {job.workers}, below {job.minimum}")
@@ -263,7 +268,7 @@ class Ledger:
         granted, told = (self._most(history) for history in (job.granted, job.told))
         if living > granted:
             self.blame(f"{pod.name}: {living} workers, and {granted} were granted")
-        if living > told:
+        if living > told and job.key.startswith("ElasticJob "):  # a StatefulSet asks nobody
             self.blame(f"{pod.name}: {living} workers, and {told} have a place")
 
     def _most(self, history: list[tuple[float, int]]) -> int:
@@ -308,17 +313,24 @@ class Ledger:
         """Workers for whom there is a place, and who are not there."""
         for pod in self.pods.values():
             job = self.jobs.get(pod.job)
-            if job is None or pod.node or not pod.lives or job.confirmed_generation != job.generation:
+            if (
+                job is None
+                or pod.node
+                or not pod.lives
+                or job.confirmed_generation != job.generation
+            ):
                 continue
             if len(self.living(pod.job)) <= min(job.confirmed - job.lost, job.workers):
                 yield pod, job
 
 
-def fit(places: list[tuple[int, int]], free: Any) -> bool:
+def fit(places: Iterable[tuple[int, int]], free: Iterable[int]) -> bool:
     """Whether so many of one or two GPUs each fit beside each other."""
     room = [max(gpus, 0) for gpus in free]
-    twos = sum(count for gpus, count in places if gpus == 2)
-    ones = sum(count for gpus, count in places if gpus == 1)
+    wanted = Counter[int]()
+    for gpus, count in places:
+        wanted[gpus] += count
+    ones, twos = wanted[1], wanted[2]
     return sum(gpus // 2 for gpus in room) >= twos and sum(room) - 2 * twos >= ones
 
 

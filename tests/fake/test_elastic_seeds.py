@@ -1,5 +1,6 @@
-"""Faults on, many seeds, elastic jobs: what was promised nobody else gets, and sizes come to rest."""
+"""Faults on, many seeds, elastic jobs: what was promised is kept, and sizes come to rest."""
 
+import logging
 import os
 import sys
 from collections import Counter
@@ -15,7 +16,10 @@ SHARES = 4
 
 @pytest.mark.timeout(3600 if PROVE else 300)
 @pytest.mark.parametrize("share", range(SHARES))
-def test_whatever_happens_promises_are_kept_and_sizes_come_to_rest(share: int) -> None:
+def test_whatever_happens_promises_are_kept_and_sizes_come_to_rest(
+    share: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "bayplan")  # thousands of broken watches
     played = [play(seed) for seed in range(share, SEEDS, SHARES)]
 
     met = sum((each.ledger.counts for each in played), Counter())

@@ -1,5 +1,5 @@
-"""Elastic jobs on a real API server, with kube-controller-manager: `bayplan run` and `bayplan elastic`
-as processes, pretend nodes, and a record of every version of every pod."""
+"""Elastic jobs on a real API server, with kube-controller-manager: `bayplan run` and `bayplan
+elastic` as processes, pretend nodes, and a record of every version of every pod."""
 
 import asyncio
 import random

@@ -257,3 +257,24 @@ def test_a_pod_with_another_template_still_counts_as_a_worker() -> None:
     seen = replace(pod("small", 1, elastic=A), labels={"role": "odd"})
     world.see(seen)
     assert world.running() == {"small": "n"}
+
+
+def test_after_a_restart_nobody_takes_a_place_whose_node_is_told() -> None:
+    """a was told of two, and says where one is; b has the only node with two together."""
+    world = World(n=2, m=1)
+    of_a = grant(A, 2, confirmed=Confirmed(1, 2, (("m", 1),)))
+    of_b = grant(B, 1, gpus=2, confirmed=Confirmed(1, 1, (("n", 1),)))
+    grants(world, of_a, of_b)
+    assert confirmed(world, A).places == 1
+    assert world.engine.promises.told[B] == Confirmed(1, 1, (("n", 1),))
+
+
+def test_the_node_of_a_worker_that_is_on_its_way_is_told() -> None:
+    world = World(n=2, binds="hold")
+    grants(world, grant(A, 2))
+    worker(world, A, "w0")
+    grants(world, grant(A, 1, generation=2))
+    assert confirmed(world, A) == Confirmed(2, 1, (("n", 1),))
+    world.answer("w0")
+    grants(world, grant(A, 1, generation=3))
+    assert confirmed(world, A) == Confirmed(3, 1, ())

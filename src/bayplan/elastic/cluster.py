@@ -42,8 +42,8 @@ Place = tuple[str, str]  # namespace and name
 
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
 JOBS = Resource("batch", "v1", "jobs")
-# A node with one of these takes nobody, and what is on it may be lost; other taints are the
-# scheduler's to judge.
+# A node with one of these takes nobody, and what is on it may be lost; one with other taints counts
+# if any job's workers tolerate them.
 _DEAD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # reasons of pods that failed by no fault of their own
 _EXCUSED = ("Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost", "Shutdown")
@@ -103,6 +103,7 @@ class PodSeen(Struct, frozen=True):
 class NodeSeen(Struct, frozen=True):
     allocatable: dict[str, int]
     takes_pods: bool
+    taints: tuple[tuple[str, str, str], ...] = ()  # key, value, effect of those that keep pods away
 
 
 class _Owner(wire.Wire):
@@ -258,7 +259,10 @@ class Cluster:
                 total = node.allocatable.get(resource, 0)
                 if not total:
                     continue
-                if not node.takes_pods:
+                fits = any(
+                    seen.job.counted[0] == resource and _tolerates(seen.job, node) for seen in jobs
+                )
+                if not (node.takes_pods and fits):
                     left[name] = used.get((resource, name, True), 0)
                 else:
                     left[name] = total - used.get((resource, name, False), 0)
@@ -309,7 +313,25 @@ def _node(raw: Raw) -> tuple[Place, NodeSeen]:
     dead = any(taint.key in _DEAD for taint in spec.taints or ())
     allocatable = {name: counted(name, nano) for name, nano in found.items()}
     name = (seen.metadata and seen.metadata.name) or ""
-    return ("", name), NodeSeen(allocatable, not (spec.unschedulable or dead))
+    taints = tuple(
+        (str(taint.key), taint.value or "", str(taint.effect))
+        for taint in spec.taints or ()
+        if taint.effect != "PreferNoSchedule"
+    )
+    return ("", name), NodeSeen(allocatable, not (spec.unschedulable or dead), taints)
+
+
+def _tolerates(job: Job, node: NodeSeen) -> bool:
+    given = (job.template.get("spec") or {}).get("tolerations") or []
+    return all(any(_matches(each, *taint) for each in given) for taint in node.taints)
+
+
+def _matches(toleration: Json, key: str, value: str, effect: str) -> bool:
+    if toleration.get("effect") not in (None, "", effect):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", key)
+    return (toleration.get("key"), toleration.get("value") or "") == (key, value)
 
 
 def _class(raw: Raw) -> tuple[Place, wire.PriorityClass]:

@@ -41,13 +41,16 @@ def sizes(
         for seen in jobs:
             least, most = bounds(seen.job)
             limit = memory.limit(seen, room, now)
+            if limit is not None and limit < least and not seen.placed:
+                limit = 0  # fewer do not begin: they would wait for the others
+            has = seen.job.grant.workers if seen.placed or seen.job.grant.workers >= least else 0
             if limit is not None:
                 least, most = min(least, limit), min(most, limit)
             found[seen.job.key] = 0 if most == 0 or resource else most
             # Whether a death has left it less than its minimum, the scheduler says.
-            floors[seen.job.key] = min(seen.job.grant.workers, least)
+            floors[seen.job.key] = min(has, least)
             if most and resource:
-                asking.append(_asked(seen.job, least, most))
+                asking.append(_asked(seen.job, has, least, most))
         for key, workers in _allocated(policy, asking, max(devices, 0)).items():
             found[key] = max(workers, floors[key])
     return found
@@ -62,13 +65,13 @@ def bounds(job: Job) -> tuple[int, int]:
     return job.minimum, job.maximum
 
 
-def _asked(job: Job, least: int, most: int) -> allocator.Job:
+def _asked(job: Job, has: int, least: int, most: int) -> allocator.Job:
     each = job.counted[1]
     return allocator.Job(
         key=job.key,
         minimum=least,
         maximum=most,
-        has=job.grant.workers,
+        has=has,
         curve=curves.relative(curve_of(job), each),
         arrival=job.arrival,
         priority=job.priority,
@@ -77,9 +80,11 @@ def _asked(job: Job, least: int, most: int) -> allocator.Job:
 
 
 def curve_of(job: Job) -> curves.Curve:
+    """Given, else measured, else Amdahl's."""
     if job.curve:
         return curves.given(dict(job.curve))
-    return curves.amdahl() if job.parallel is None else curves.amdahl(job.parallel)
+    parallel = curves.PARALLEL if job.parallel is None else job.parallel
+    return curves.measured(job.measured, parallel)
 
 
 def _allocated(policy: Policy, jobs: Sequence[allocator.Job], devices: int) -> dict[str, int]:

@@ -69,7 +69,9 @@ class Engine:
             name: Preemption(each, self.nominations.doomed, self.nominations.spared)
             for name, each in self.verdicts.items()
         }
-        self.promises = Promises(self.cluster, self.verdicts, self.nominations, self.waiting)
+        self.promises = Promises(
+            self.cluster, self.verdicts, self.nominations, self.waiting, self.assumed
+        )
         first = chosen[0].name
         self.offers = Offers(self.verdicts[first], self.preemption[first], self.nominations)
         self._deciding = Deciding(

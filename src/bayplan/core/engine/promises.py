@@ -7,7 +7,7 @@ decided about: what one gives back goes to the others first, in the same cycle.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -31,8 +31,9 @@ class Promises:
         verdicts: Mapping[str, Verdicts],
         nominations: Nominations,
         waiting: Waiting,
+        assumed: Container[str],
     ) -> None:
-        self._cluster, self._verdicts = cluster, verdicts
+        self._cluster, self._verdicts, self._assumed = cluster, verdicts, assumed
         self._nominations, self._waiting = nominations, waiting
         self.grants: dict[str, Grant] = {}  # by key
         self.places: dict[str, list[str]] = {}  # by key: uids of holds, some of which have ended
@@ -108,6 +109,8 @@ class Promises:
         before = self.count
         in_order = sorted(self.grants.values(), key=_turn)
         for grant in in_order:
+            self._fill(grant, self._named(grant))
+        for grant in in_order:
             self._fill(grant, min(grant.places, self._told(grant).places))
         effects: list[do.Effect] = []
         for grant in in_order:  # who was told that there are places has them by now, if they are
@@ -116,6 +119,14 @@ class Promises:
 
     def _told(self, grant: Grant) -> Confirmed:
         return self.told.get(grant.key, grant.confirmed)
+
+    def _named(self, grant: Grant) -> int:
+        """After a restart: places whose node is told, before others are looked for."""
+        if grant.key in self.told:
+            return 0
+        there = grant.places - self._missing(grant.key, grant.places)
+        kept = sum(count for _, count in grant.confirmed.kept)
+        return min(grant.places, grant.confirmed.places, there + kept)
 
     def _missing(self, key: str, places: int) -> int:
         """So many of the places are for workers that are not there yet."""
@@ -170,10 +181,17 @@ class Promises:
         told -= Counter(self._cluster.holds.rows[uid] for uid in here)
         return dict(zip((pod.uid for pod in pods), told.elements(), strict=False))
 
+    def _on_their_way(self, key: str) -> list[str]:
+        """Workers whose bind is not answered: who starts anew may find them without a node."""
+        there = self._cluster.census.elastic.get(key, ())
+        return [uid for uid in there if uid in self._assumed and uid in self._cluster.pods]
+
     def _say(self, grant: Grant, why: str) -> list[do.Effect]:
         here = self.of(grant.key)
         there = grant.places - self._missing(grant.key, grant.places)
-        kept = Counter(self._cluster.name(self._cluster.holds.rows[uid]) for uid in here)
+        rows = [self._cluster.holds.rows[uid] for uid in here]
+        rows += [self._cluster.pods[uid].row for uid in self._on_their_way(grant.key)]
+        kept = Counter(map(self._cluster.name, rows))
         said = Confirmed(
             grant.generation,
             0 if grant.wrong else there + len(here),
