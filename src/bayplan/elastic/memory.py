@@ -14,13 +14,25 @@ class Patience(Struct, frozen=True):
     failure_most_s: float = 360.0
 
 
+class Room(Struct, frozen=True):
+    """What elastic jobs may have of a resource, and which of them have any. What one of them gives
+    back is no news to those who were refused more: it was cut for them, or will have it again."""
+
+    nodes: dict[str, int]  # by name: so much is not others'
+    jobs: frozenset[str]
+
+    def has_gained(self, before: "Room") -> bool:
+        more = any(amount > before.nodes.get(node, 0) for node, amount in self.nodes.items())
+        return more or bool(before.jobs - self.jobs)
+
+
 class Cap(Struct, frozen=True):
     """More than this was granted in vain."""
 
     limit: int  # workers
     until: float
     delay_s: float
-    room: dict[str, int]  # by node, when it was tried
+    room: Room  # when it was tried
     why: str
 
 
@@ -51,7 +63,7 @@ class Memory:
             self.short[key] = generation, now
         return self._is_past(since + patience_s, now)
 
-    def cap(self, seen: Seen, workers: int, room: dict[str, int], patience: Patience) -> None:
+    def cap(self, seen: Seen, workers: int, room: Room, patience: Patience) -> None:
         """More than these workers need not be asked for, for a while from the next look on."""
         key, before = seen.job.key, self.caps.get(seen.job.key)
         delay_s = patience.retry_s
@@ -60,7 +72,7 @@ class Memory:
         why = seen.job.confirmed.message or "the scheduler has not confirmed the grant"
         self.caps[key] = Cap(workers, float("-inf"), delay_s, room, why)
 
-    def limit(self, seen: Seen, room: dict[str, int], now: float) -> int | None:
+    def limit(self, seen: Seen, room: Room, now: float) -> int | None:
         """The workers that the job is held to for now, if it is."""
         key, cap = seen.job.key, self.caps.get(seen.job.key)
         if cap is None:
@@ -71,8 +83,7 @@ class Memory:
         if cap.until == float("-inf"):
             cap = Cap(cap.limit, now + cap.delay_s, cap.delay_s, cap.room, cap.why)
             self.caps[key] = cap
-        gained = any(free > cap.room.get(node, 0) for node, free in room.items())
-        if gained:
+        if room.has_gained(cap.room):
             del self.caps[key]  # something has changed: it is worth a try, and a new start
             return None
         return None if self._is_past(cap.until, now) else cap.limit
@@ -108,12 +119,7 @@ def pods_of(seen: Seen) -> list[Worker]:
     return [*seen.workers, *([seen.launcher] if seen.launcher is not None else [])]
 
 
-def room_of(snapshot: Snapshot, resource: str) -> dict[str, int]:
-    """What is free of it, by node."""
-    room = dict(snapshot.capacity.get(resource, {}))
-    for seen in snapshot.jobs:
-        name, each = seen.job.counted
-        for worker in seen.workers:
-            if name == resource and worker.takes and worker.node in room:
-                room[worker.node] -= each
-    return room
+def room_of(snapshot: Snapshot, resource: str) -> Room:
+    jobs = (seen for seen in snapshot.jobs if seen.job.counted[0] == resource)
+    some = frozenset(seen.job.key for seen in jobs if seen.job.grant.places or seen.used)
+    return Room(dict(snapshot.capacity.get(resource, {})), some)
