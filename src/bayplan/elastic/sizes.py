@@ -79,7 +79,8 @@ def _asked(job: Job, least: int, most: int) -> allocator.Job:
 def curve_of(job: Job) -> curves.Curve:
     if job.curve:
         return curves.given(dict(job.curve))
-    return curves.amdahl() if job.parallel is None else curves.amdahl(job.parallel)
+    parallel = curves.PARALLEL if job.parallel is None else job.parallel
+    return curves.measured(job.measured, parallel)
 
 
 def _allocated(policy: Policy, jobs: Sequence[allocator.Job], devices: int) -> dict[str, int]:
