@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bayplan.core.model.quantity import counted
+from bayplan.core.model.selectors import Taint, Toleration
 from bayplan.elastic.curves import ANNOTATION as THROUGHPUT
 from bayplan.elastic.seen import Seen, Snapshot, State, Worker
 from bayplan.kube import wire
@@ -42,8 +43,8 @@ Place = tuple[str, str]  # namespace and name
 
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
 JOBS = Resource("batch", "v1", "jobs")
-# A node with one of these takes nobody, and what is on it may be lost; other taints are the
-# scheduler's to judge.
+_KEEPING_OFF = ("NoSchedule", "NoExecute")  # effects of taints
+# A node with one of these takes nobody, whatever a worker tolerates.
 _DEAD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # reasons of pods that failed by no fault of their own
 _EXCUSED = ("Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost", "Shutdown")
@@ -103,6 +104,7 @@ class PodSeen(Struct, frozen=True):
 class NodeSeen(Struct, frozen=True):
     allocatable: dict[str, int]
     takes_pods: bool
+    taints: tuple[Taint, ...] = ()  # that keep pods off
 
 
 class _Owner(wire.Wire):
@@ -127,8 +129,16 @@ class _Pod(wire.Wire):
     status: wire.PodStatus | None = None
 
 
+class _NodeStatus(wire.NodeStatus):
+    conditions: list[wire.Condition] | None = None
+
+
+class _Node(wire.Node):
+    status: _NodeStatus | None = None
+
+
 _decode_pod = msgspec.json.Decoder(_Pod).decode
-_decode_node = msgspec.json.Decoder(wire.Node).decode
+_decode_node = msgspec.json.Decoder(_Node).decode
 _decode_class = msgspec.json.Decoder(wire.PriorityClass).decode
 _decode_any = msgspec.json.Decoder(Json).decode
 
@@ -239,8 +249,8 @@ class Cluster:
         return Worker(name, pod.uid, index, state, pod.node, pod.ready, pod.excused)
 
     def _capacity(self, jobs: list[Seen]) -> dict[str, dict[str, int]]:
-        """By resource and node: what pods of others leave. A node that takes nobody has what our
-        own workers have there."""
+        """By resource and node: what pods of others leave. A node that takes nobody, or none of
+        the workers that are counted by the resource, has what our own workers have there."""
         uids = {worker.uid for seen in jobs for worker in seen.workers}
         wanted = {seen.job.counted[0] for seen in jobs}
         used: dict[tuple[str, str, bool], int] = {}  # by resource, node, and whether it is ours
@@ -254,11 +264,12 @@ class Cluster:
         capacity: dict[str, dict[str, int]] = {}
         for resource in wanted:
             left = capacity[resource] = {}
+            tolerated = {tolerations(seen.job) for seen in jobs if seen.job.counted[0] == resource}
             for (_, name), node in self._nodes.known.items():
                 total = node.allocatable.get(resource, 0)
                 if not total:
                     continue
-                if not node.takes_pods:
+                if not _is_open(node, tolerated):
                     left[name] = used.get((resource, name, True), 0)
                 else:
                     left[name] = total - used.get((resource, name, False), 0)
@@ -304,12 +315,37 @@ def _object(raw: Raw) -> tuple[Place, Json]:
 
 def _node(raw: Raw) -> tuple[Place, NodeSeen]:
     seen = _decode_node(raw)
-    spec, status = seen.spec or wire.NodeSpec(), seen.status or wire.NodeStatus()
+    spec, status = seen.spec or wire.NodeSpec(), seen.status or _NodeStatus()
     found = amounts(status.allocatable, "status.allocatable")
-    dead = any(taint.key in _DEAD for taint in spec.taints or ())
+    taints = [t for t in spec.taints or () if t.effect in _KEEPING_OFF]
+    dead = any(taint.key in _DEAD for taint in spec.taints or ()) or any(
+        each.type == "Ready" and each.status in ("False", "Unknown")
+        for each in status.conditions or ()
+    )
     allocatable = {name: counted(name, nano) for name, nano in found.items()}
     name = (seen.metadata and seen.metadata.name) or ""
-    return ("", name), NodeSeen(allocatable, not (spec.unschedulable or dead))
+    kept_off = tuple(Taint(t.key or "", t.value or "", t.effect or "") for t in taints)
+    return ("", name), NodeSeen(allocatable, not (spec.unschedulable or dead), kept_off)
+
+
+def tolerations(job: Job) -> tuple[Toleration, ...]:
+    """Of its workers."""
+    try:
+        spec = msgspec.convert(job.template.get("spec") or {}, wire.PodSpec)
+    except msgspec.ValidationError:
+        return ()  # what is wrong with it is said elsewhere
+    return tuple(
+        Toleration(t.key or "", t.operator or "Equal", t.value or "", t.effect or "")
+        for t in spec.tolerations or ()
+    )
+
+
+def _is_open(node: NodeSeen, tolerated: Iterable[tuple[Toleration, ...]]) -> bool:
+    """Whether it takes workers of anybody. Of whom in particular is the scheduler's to judge."""
+    return node.takes_pods and any(
+        all(any(each.tolerates(taint) for each in given) for taint in node.taints)
+        for given in tolerated
+    )
 
 
 def _class(raw: Raw) -> tuple[Place, wire.PriorityClass]:
