@@ -15,12 +15,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NoReturn
 
+from msgspec import Struct
+
 from bayplan.elastic.cluster import Cluster
 from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
 from bayplan.elastic.seen import Snapshot, Step, Write
 from bayplan.elastic.writer import Stale, Writer
 from bayplan.kube.client import Client
+from bayplan.kube.elastic import Job
 from bayplan.kube.lease import NEVER, Lease
 from bayplan.kube.reflector import Reflector
 from bayplan.kube.transport import ApiError, Fenced, TransportError
@@ -31,6 +34,17 @@ MOMENT_S = 0.05  # what happens within it is looked at together
 AGAIN_S = 1.0  # after a write that was refused because something had changed
 LOOK_S = 30.0  # at the latest, whatever happens
 FIRST_REST_S, LAST_REST_S = 1.0, 60.0  # of a job whose writes fail
+
+
+class Rest(Struct, frozen=True):
+    """Of a job whose write was refused, or failed."""
+
+    until: float = NEVER
+    delay_s: float = 0.0
+    version: str = ""  # that was out of date: the rest ends when another is seen
+
+    def holds(self, job: Job, now: float) -> bool:
+        return now < self.until and self.version in ("", job.version)
 
 
 class Controller:
@@ -46,7 +60,7 @@ class Controller:
         self.looks = 0
         self.last: Snapshot | None = None  # as it was last looked at
         self._missing: set[str] = set()  # kinds that the server does not have
-        self._rests: dict[str, tuple[float, float]] = {}  # by job: until when, and how long
+        self._rests: dict[str, Rest] = {}  # by job
         self._leads = lease is None
 
     @property
@@ -105,7 +119,7 @@ class Controller:
                 await self.look()
 
     def _pause_s(self) -> float:
-        due = min([self.memory.due, *(until for until, _ in self._rests.values())])
+        due = min([self.memory.due, *(rest.until for rest in self._rests.values())])
         return min(max(due - self._clock.time(), 0.0), LOOK_S)
 
     async def look(self) -> int:
@@ -116,13 +130,13 @@ class Controller:
         self.last = self.cluster.snapshot(at)
         done = 0
         for step in plan(self.last, self.memory, self.settings, now):
-            if self._rests.get(step.job.key, (NEVER, 0.0))[0] <= self._clock.time():
+            if not self._rests.get(step.job.key, Rest()).holds(step.job, self._clock.time()):
                 done += await self._try(step)
         keys = {seen.job.key for seen in self.last.jobs}
         self._rests = {
             key: rest
             for key, rest in self._rests.items()
-            if key in keys and rest[0] > self._clock.time()
+            if key in keys and rest.until > self._clock.time()
         }
         return done
 
@@ -138,10 +152,10 @@ class Controller:
         except Fenced:
             self._leads = self._lease is None
         except Stale:
-            self._rest(key, AGAIN_S)
+            self._rest(step.job, AGAIN_S)
         except (ApiError, TransportError) as error:
             conflict = isinstance(error, ApiError) and error.status in (404, 409)
-            self._rest(key, AGAIN_S if conflict else None)
+            self._rest(step.job, AGAIN_S if conflict else None)
             if not conflict:
                 if isinstance(error, ApiError) and not isinstance(step, Write):
                     self.memory.refused[key] = f"{type(step).__name__}: {error}"[:500]
@@ -149,10 +163,11 @@ class Controller:
                 log.warning("%s: %s", words(step), error)
         return False
 
-    def _rest(self, key: str, seconds: float | None) -> None:
-        _, before = self._rests.get(key, (0.0, FIRST_REST_S / 2))
+    def _rest(self, job: Job, seconds: float | None) -> None:
+        before = self._rests.get(job.key, Rest(delay_s=FIRST_REST_S / 2)).delay_s
         chosen = min(before * 2, LAST_REST_S) if seconds is None else seconds
-        self._rests[key] = self._clock.time() + chosen, chosen
+        version = "" if seconds is None else job.version
+        self._rests[job.key] = Rest(self._clock.time() + chosen, chosen, version)
 
     def _fence(self) -> None:
         if not self.leads:
