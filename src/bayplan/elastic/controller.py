@@ -9,6 +9,7 @@ Only whoever holds the lease plans and writes. What fails is planned again after
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from bayplan.elastic.cluster import Cluster
 from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
 from bayplan.elastic.seen import Snapshot, Step, Write
+from bayplan.elastic.telling import Events, told
 from bayplan.elastic.writer import Stale, Writer
 from bayplan.kube.client import Client
 from bayplan.kube.elastic import Job
@@ -56,6 +58,7 @@ class Controller:
         self.cluster = Cluster()
         self.memory = Memory()
         self.writer = Writer(client, self.cluster, self._fence)
+        self._events = Events(client, self._fence, socket.gethostname())
         self.troubles: Counter[str] = Counter()
         self.looks = 0
         self.last: Snapshot | None = None  # as it was last looked at
@@ -91,6 +94,7 @@ class Controller:
                     group.create_task(reflector.run(), name=f"watch {table.what}")
                 if self._lease is not None:
                     group.create_task(self._elect(self._lease), name="lease")
+                group.create_task(self._events.run(), name="events")
                 group.create_task(self._loop(), name="elastic jobs")
         finally:
             if self._lease is not None and self._lease.renewed_at != NEVER:
@@ -147,7 +151,9 @@ class Controller:
             self._rests.pop(key, None)
             if not isinstance(step, Write):
                 self.memory.refused.pop(key, None)
-            log.info("%s", words(step))
+            about = told(step)
+            log.log(about.level, "%s %s", key, about.words)
+            self._events.say(step.job, about)
             return True
         except Fenced:
             self._leads = self._lease is None
@@ -160,7 +166,7 @@ class Controller:
                 if isinstance(error, ApiError) and not isinstance(step, Write):
                     self.memory.refused[key] = f"{type(step).__name__}: {error}"[:500]
                 self.troubles[type(error).__name__] += 1
-                log.warning("%s: %s", words(step), error)
+                log.warning("%s %s: not done: %s", key, told(step).words, error)
         return False
 
     def _rest(self, job: Job, seconds: float | None) -> None:
@@ -184,13 +190,3 @@ class Controller:
             return
         self.troubles["watch"] += 1
         log.warning("the watch of each %s broke off and is begun again: %s", what, error)
-
-
-def words(step: Step) -> str:
-    """A step, for the log."""
-    name = type(step).__name__
-    details = {field: getattr(step, field) for field in step.__struct_fields__ if field != "job"}
-    if "pods" in details:
-        details["pods"] = [pod.name for pod in details["pods"]]
-    told = " ".join(f"{field}={value}" for field, value in details.items() if value)
-    return f"{step.job.key}: {name} {told}".rstrip()
