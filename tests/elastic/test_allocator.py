@@ -125,6 +125,13 @@ def test_a_job_that_a_death_left_below_its_minimum_runs_on_and_grows_back() -> N
     assert best(jobs, 4) == {"a": 2, "b": 2}
 
 
+def test_who_must_grow_does_not_take_what_is_free_before_others_are_asked() -> None:
+    back = [job("a", 2, 5, 2, amdahl()), job("b", 2, 5, 1, amdahl())]
+    starts = [job("a", 2, 5, 2, amdahl()), job("b", 2, 5, 0, amdahl())]
+
+    assert best(back, 6) == best(starts, 6) == {"a": 3, "b": 3}
+
+
 def test_when_not_even_the_minima_are_left_the_last_to_arrive_loses() -> None:
     jobs = [job("a", 2, 5, has=3), job("b", 2, 5, has=3)]
 

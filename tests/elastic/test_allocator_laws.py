@@ -178,6 +178,42 @@ def test_no_device_is_idle_that_is_worth_the_threshold_to_a_job(
 
 
 @laws
+@given(mixes(priorities=1), DEVICES, THRESHOLDS)
+def test_what_is_free_is_shared_as_well_as_it_can_be_without_a_cut(
+    jobs: list[Job], devices: int, threshold: float
+) -> None:
+    """When somebody starts, gets its min back, or what is free is worth it to those who grow."""
+    begun = [job for job in jobs if best(jobs, devices, 1.0)[job.key] >= job.minimum]
+    low = {job.key: min(max(job.has, job.minimum), job.maximum) for job in begun}
+    left = devices - devices_of(begun, low)
+    left -= sum(job.has * job.per_worker for job in jobs if job.key not in low)
+    if left < 0:
+        return
+    shared = most_without_a_cut(begun, low, left)
+    ours = best(jobs, devices, threshold)
+    changed = [job for job in begun if shared[job.key] != job.has]
+    before = math.fsum(job.curve.at(job.has) for job in changed)
+    forced = any(low[job.key] != job.has for job in begun)
+    if forced or throughput(changed, shared) > before * (1 + threshold + ROUNDING):
+        assert throughput(begun, ours) >= throughput(begun, shared) * (1 - ROUNDING)
+
+
+def most_without_a_cut(jobs: Sequence[Job], low: Sizes, left: int) -> Sizes:
+    """The best of all sizes from these up, by trying them job by job."""
+    best_by_room: dict[int, tuple[float, Sizes]] = {left: (0.0, {})}
+    for job in jobs:
+        found: dict[int, tuple[float, Sizes]] = {}
+        for room, (value, sizes) in best_by_room.items():
+            for size in range(low[job.key], job.maximum + 1):
+                rest = room - (size - low[job.key]) * job.per_worker
+                total = value + job.curve.at(size)
+                if rest >= 0 and total > found.get(rest, (-1.0, {}))[0]:
+                    found[rest] = total, {**sizes, job.key: size}
+        best_by_room = found
+    return max(best_by_room.values(), key=lambda each: each[0])[1]
+
+
+@laws
 @given(mixes(priorities=1), DEVICES, st.data())
 def test_curves_that_move_less_than_the_threshold_move_nobody(
     jobs: list[Job], devices: int, data: st.DataObject

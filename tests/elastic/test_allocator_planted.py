@@ -78,6 +78,17 @@ BUGS = (
     ),
     (
         Bug(
+            "swallows-what-is-free",
+            ALLOCATOR,
+            "return kept if stays else _most(ranked, kept, ceilings, _Terms(devices))",
+            "return kept if stays else _most(ranked, kept, {job.key: ceilings[job.key] "
+            "if kept[job.key] != job.has else job.has for job in ranked}, _Terms(devices))",
+            "whoever starts does not take what is free before others are asked",
+        ),
+        "test_what_is_free_is_shared_as_well_as_it_can_be_without_a_cut",
+    ),
+    (
+        Bug(
             "cost-of-a-worker",
             ALLOCATOR,
             "np.arange(least, most + 1) * job.per_worker",
@@ -131,6 +142,11 @@ BUGS = (
 
 @pytest.mark.parametrize(("bug", "test"), short(BUGS), ids=lambda each: getattr(each, "name", ""))
 def test_the_tests_notice(bug: Bug, test: str, tmp_path: Path) -> None:
+    assert_noticed(bug, test, tmp_path, TESTS)
+
+
+def assert_noticed(bug: Bug, test: str, tmp_path: Path, files: tuple[str, ...]) -> None:
+    """One test of these files, and its name says which, fails with the bug."""
     shutil.copytree(ROOT / "src", tmp_path / "src")
     plant(bug, tmp_path / "src" / "bayplan")
     environment = {
@@ -139,7 +155,7 @@ def test_the_tests_notice(bug: Bug, test: str, tmp_path: Path) -> None:
         "BAYPLAN_SHRINK": "no",
         "BAYPLAN_EXAMPLES": "1000",  # at most: the first that notices ends it
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *TESTS, "-k", test]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *files, "-k", test]
     run = subprocess.run(
         [*command, "-p", "no:cacheprovider"],
         cwd=ROOT,

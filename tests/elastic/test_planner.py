@@ -6,10 +6,11 @@ to its turn, pods go, nodes come and die, jobs come, change and go. Writes are r
 would: a status that has changed since, pods under a grant that is not the planned one.
 """
 
+import os
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
@@ -325,7 +326,12 @@ class Elastic(RuleBasedStateMachine):
                 assert free < job.minimum - job.grant.workers
 
 
-Elastic.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+LONG = bool(os.environ.get("BAYPLAN_PROVE"))
+EXAMPLES = int(os.environ.get("BAYPLAN_EXAMPLES", "2000" if LONG else "100"))
+PHASES = [Phase.explicit, Phase.generate] if os.environ.get("BAYPLAN_SHRINK") == "no" else None
+Elastic.TestCase.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, phases=PHASES or tuple(Phase)
+)
 TestElastic = pytest.mark.timeout(300)(Elastic.TestCase)
 
 

@@ -116,9 +116,9 @@ def best(jobs: Sequence[Job], free_devices: int, threshold: float = 0.05) -> Siz
     """The sizes with which all jobs together get most done; changed only where that is worth it.
 
     First who runs at all: running jobs keep their minimum, then those that wait get theirs, by
-    priority, arrival and key. Who must be resized for that gets the best size. Everything beyond
-    is a change that is made only if the jobs that it resizes get more done by more than the
-    threshold.
+    priority, arrival and key. Who must be resized for that gets the best size; if nobody need be
+    cut, all share what is free. Everything beyond is a change that is made only if the jobs that it
+    resizes get more done by more than the threshold.
     """
     _check(jobs)
     ranked = sorted(jobs, key=lambda job: (-job.priority, job.arrival, job.key))
@@ -163,21 +163,24 @@ def _ceiling(job: Job, floors: Sizes) -> int:
 
 
 def _settled(ranked: Sequence[Job], floors: Sizes, devices: int) -> Sizes:
-    """What must change, and no more: those that start, and those that are cut for them."""
-    kept = {job.key: max(floors[job.key], min(job.has, _ceiling(job, floors))) for job in ranked}
-    sizes = kept
-    if devices_of(ranked, kept) > devices:
-        sizes = _most(ranked, floors, kept, _Terms(devices))
+    """What must change: those that start, and those that are cut for them. Where nobody need be
+    cut, what is free is shared by all as soon as one must change: whoever starts does not take it
+    before others are asked."""
+    ceilings = {job.key: _ceiling(job, floors) for job in ranked}
+    kept = {job.key: max(floors[job.key], min(job.has, ceilings[job.key])) for job in ranked}
+    if devices_of(ranked, kept) <= devices:
+        stays = all(kept[job.key] == job.has for job in ranked)
+        return kept if stays else _most(ranked, kept, ceilings, _Terms(devices))
+    sizes = _most(ranked, floors, kept, _Terms(devices))
     touched = {job.key for job in ranked if sizes[job.key] != job.has}
     low = {key: floors[key] if key in touched else size for key, size in sizes.items()}
-    high = {
-        job.key: _ceiling(job, floors) if job.key in touched else sizes[job.key] for job in ranked
-    }
-    return _most(ranked, low, high, _Terms(devices)) if touched else sizes
+    high = {key: ceilings[key] if key in touched else size for key, size in sizes.items()}
+    return _most(ranked, low, high, _Terms(devices))
 
 
 def _improved(ranked: Sequence[Job], floors: Sizes, sizes: Sizes, terms: _Terms) -> Sizes:
-    """The best sizes of all, if they are worth it; else growth into what is free, where it is."""
+    """The best sizes of all, if they are worth it; else the best of those that cut nobody; else
+    growth into what is free, of those to whom it is worth it."""
     high = {job.key: _ceiling(job, floors) for job in ranked}
     top = _most(ranked, floors, high, _Terms(terms.devices))
     rule = faithful(ranked, terms.devices)
@@ -186,6 +189,9 @@ def _improved(ranked: Sequence[Job], floors: Sizes, sizes: Sizes, terms: _Terms)
         top = rule
     if _worth(ranked, sizes, top, terms.threshold):
         return top
+    grown = _most(ranked, sizes, high, _Terms(terms.devices))
+    if _worth(ranked, sizes, grown, terms.threshold):
+        return grown
     return _most(ranked, sizes, high, terms)
 
 

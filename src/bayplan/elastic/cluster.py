@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bayplan.core.model.quantity import counted
+from bayplan.core.model.selectors import Taint, Toleration
 from bayplan.elastic.curves import ANNOTATION as THROUGHPUT
 from bayplan.elastic.seen import Seen, Snapshot, State, Worker
 from bayplan.kube import wire
@@ -42,8 +43,8 @@ Place = tuple[str, str]  # namespace and name
 
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
 JOBS = Resource("batch", "v1", "jobs")
-# A node with one of these takes nobody, and what is on it may be lost; one with other taints counts
-# if any job's workers tolerate them.
+_KEEPING_OFF = ("NoSchedule", "NoExecute")  # effects of taints
+# A node with one of these takes nobody, whatever a worker tolerates.
 _DEAD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # reasons of pods that failed by no fault of their own
 _EXCUSED = ("Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost", "Shutdown")
@@ -103,7 +104,7 @@ class PodSeen(Struct, frozen=True):
 class NodeSeen(Struct, frozen=True):
     allocatable: dict[str, int]
     takes_pods: bool
-    taints: tuple[tuple[str, str, str], ...] = ()  # key, value, effect of those that keep pods away
+    taints: tuple[Taint, ...] = ()  # that keep pods off
 
 
 class _Owner(wire.Wire):
@@ -128,8 +129,16 @@ class _Pod(wire.Wire):
     status: wire.PodStatus | None = None
 
 
+class _NodeStatus(wire.NodeStatus):
+    conditions: list[wire.Condition] | None = None
+
+
+class _Node(wire.Node):
+    status: _NodeStatus | None = None
+
+
 _decode_pod = msgspec.json.Decoder(_Pod).decode
-_decode_node = msgspec.json.Decoder(wire.Node).decode
+_decode_node = msgspec.json.Decoder(_Node).decode
 _decode_class = msgspec.json.Decoder(wire.PriorityClass).decode
 _decode_any = msgspec.json.Decoder(Json).decode
 
@@ -240,8 +249,8 @@ class Cluster:
         return Worker(name, pod.uid, index, state, pod.node, pod.ready, pod.excused)
 
     def _capacity(self, jobs: list[Seen]) -> dict[str, dict[str, int]]:
-        """By resource and node: what pods of others leave. A node that takes nobody has what our
-        own workers have there."""
+        """By resource and node: what pods of others leave. A node that takes nobody, or none of
+        the workers that are counted by the resource, has what our own workers have there."""
         uids = {worker.uid for seen in jobs for worker in seen.workers}
         wanted = {seen.job.counted[0] for seen in jobs}
         used: dict[tuple[str, str, bool], int] = {}  # by resource, node, and whether it is ours
@@ -255,14 +264,12 @@ class Cluster:
         capacity: dict[str, dict[str, int]] = {}
         for resource in wanted:
             left = capacity[resource] = {}
+            tolerated = {tolerations(seen.job) for seen in jobs if seen.job.counted[0] == resource}
             for (_, name), node in self._nodes.known.items():
                 total = node.allocatable.get(resource, 0)
                 if not total:
                     continue
-                fits = any(
-                    seen.job.counted[0] == resource and _tolerates(seen.job, node) for seen in jobs
-                )
-                if not (node.takes_pods and fits):
+                if not _is_open(node, tolerated):
                     left[name] = used.get((resource, name, True), 0)
                 else:
                     left[name] = total - used.get((resource, name, False), 0)
@@ -308,30 +315,37 @@ def _object(raw: Raw) -> tuple[Place, Json]:
 
 def _node(raw: Raw) -> tuple[Place, NodeSeen]:
     seen = _decode_node(raw)
-    spec, status = seen.spec or wire.NodeSpec(), seen.status or wire.NodeStatus()
+    spec, status = seen.spec or wire.NodeSpec(), seen.status or _NodeStatus()
     found = amounts(status.allocatable, "status.allocatable")
-    dead = any(taint.key in _DEAD for taint in spec.taints or ())
+    taints = [t for t in spec.taints or () if t.effect in _KEEPING_OFF]
+    dead = any(taint.key in _DEAD for taint in spec.taints or ()) or any(
+        each.type == "Ready" and each.status in ("False", "Unknown")
+        for each in status.conditions or ()
+    )
     allocatable = {name: counted(name, nano) for name, nano in found.items()}
     name = (seen.metadata and seen.metadata.name) or ""
-    taints = tuple(
-        (str(taint.key), taint.value or "", str(taint.effect))
-        for taint in spec.taints or ()
-        if taint.effect != "PreferNoSchedule"
+    kept_off = tuple(Taint(t.key or "", t.value or "", t.effect or "") for t in taints)
+    return ("", name), NodeSeen(allocatable, not (spec.unschedulable or dead), kept_off)
+
+
+def tolerations(job: Job) -> tuple[Toleration, ...]:
+    """Of its workers."""
+    try:
+        spec = msgspec.convert(job.template.get("spec") or {}, wire.PodSpec)
+    except msgspec.ValidationError:
+        return ()  # what is wrong with it is said elsewhere
+    return tuple(
+        Toleration(t.key or "", t.operator or "Equal", t.value or "", t.effect or "")
+        for t in spec.tolerations or ()
     )
-    return ("", name), NodeSeen(allocatable, not (spec.unschedulable or dead), taints)
 
 
-def _tolerates(job: Job, node: NodeSeen) -> bool:
-    given = (job.template.get("spec") or {}).get("tolerations") or []
-    return all(any(_matches(each, *taint) for each in given) for taint in node.taints)
-
-
-def _matches(toleration: Json, key: str, value: str, effect: str) -> bool:
-    if toleration.get("effect") not in (None, "", effect):
-        return False
-    if toleration.get("operator") == "Exists":
-        return toleration.get("key") in (None, "", key)
-    return (toleration.get("key"), toleration.get("value") or "") == (key, value)
+def _is_open(node: NodeSeen, tolerated: Iterable[tuple[Toleration, ...]]) -> bool:
+    """Whether it takes workers of anybody. Of whom in particular is the scheduler's to judge."""
+    return node.takes_pods and any(
+        all(any(each.tolerates(taint) for each in given) for taint in node.taints)
+        for given in tolerated
+    )
 
 
 def _class(raw: Raw) -> tuple[Place, wire.PriorityClass]:

@@ -9,18 +9,23 @@ Only whoever holds the lease plans and writes. What fails is planned again after
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import NoReturn
 
+from msgspec import Struct
+
 from bayplan.elastic.cluster import Cluster
 from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
 from bayplan.elastic.seen import Snapshot, Step, Write
+from bayplan.elastic.telling import Events, told
 from bayplan.elastic.writer import Stale, Writer
 from bayplan.kube.client import Client
+from bayplan.kube.elastic import Job
 from bayplan.kube.lease import NEVER, Lease
 from bayplan.kube.reflector import Reflector
 from bayplan.kube.transport import ApiError, Fenced, TransportError
@@ -33,6 +38,17 @@ LOOK_S = 30.0  # at the latest, whatever happens
 FIRST_REST_S, LAST_REST_S = 1.0, 60.0  # of a job whose writes fail
 
 
+class Rest(Struct, frozen=True):
+    """Of a job whose write was refused, or failed."""
+
+    until: float = NEVER
+    delay_s: float = 0.0
+    version: str = ""  # that was out of date: the rest ends when another is seen
+
+    def holds(self, job: Job, now: float) -> bool:
+        return now < self.until and self.version in ("", job.version)
+
+
 class Controller:
     """`lease`: None where nobody else runs."""
 
@@ -42,11 +58,12 @@ class Controller:
         self.cluster = Cluster()
         self.memory = Memory()
         self.writer = Writer(client, self.cluster, self._fence)
+        self._events = Events(client, self._fence, socket.gethostname())
         self.troubles: Counter[str] = Counter()
         self.looks = 0
         self.last: Snapshot | None = None  # as it was last looked at
         self._missing: set[str] = set()  # kinds that the server does not have
-        self._rests: dict[str, tuple[float, float]] = {}  # by job: until when, and how long
+        self._rests: dict[str, Rest] = {}  # by job
         self._leads = lease is None
 
     @property
@@ -77,6 +94,7 @@ class Controller:
                     group.create_task(reflector.run(), name=f"watch {table.what}")
                 if self._lease is not None:
                     group.create_task(self._elect(self._lease), name="lease")
+                group.create_task(self._events.run(), name="events")
                 group.create_task(self._loop(), name="elastic jobs")
         finally:
             if self._lease is not None and self._lease.renewed_at != NEVER:
@@ -105,7 +123,7 @@ class Controller:
                 await self.look()
 
     def _pause_s(self) -> float:
-        due = min([self.memory.due, *(until for until, _ in self._rests.values())])
+        due = min([self.memory.due, *(rest.until for rest in self._rests.values())])
         return min(max(due - self._clock.time(), 0.0), LOOK_S)
 
     async def look(self) -> int:
@@ -116,13 +134,13 @@ class Controller:
         self.last = self.cluster.snapshot(at)
         done = 0
         for step in plan(self.last, self.memory, self.settings, now):
-            if self._rests.get(step.job.key, (NEVER, 0.0))[0] <= self._clock.time():
+            if not self._rests.get(step.job.key, Rest()).holds(step.job, self._clock.time()):
                 done += await self._try(step)
         keys = {seen.job.key for seen in self.last.jobs}
         self._rests = {
             key: rest
             for key, rest in self._rests.items()
-            if key in keys and rest[0] > self._clock.time()
+            if key in keys and rest.until > self._clock.time()
         }
         return done
 
@@ -133,26 +151,29 @@ class Controller:
             self._rests.pop(key, None)
             if not isinstance(step, Write):
                 self.memory.refused.pop(key, None)
-            log.info("%s", words(step))
+            about = told(step)
+            log.log(about.level, "%s %s", key, about.words)
+            self._events.say(step.job, about)
             return True
         except Fenced:
             self._leads = self._lease is None
         except Stale:
-            self._rest(key, AGAIN_S)
+            self._rest(step.job, AGAIN_S)
         except (ApiError, TransportError) as error:
             conflict = isinstance(error, ApiError) and error.status in (404, 409)
-            self._rest(key, AGAIN_S if conflict else None)
+            self._rest(step.job, AGAIN_S if conflict else None)
             if not conflict:
                 if isinstance(error, ApiError) and not isinstance(step, Write):
                     self.memory.refused[key] = f"{type(step).__name__}: {error}"[:500]
                 self.troubles[type(error).__name__] += 1
-                log.warning("%s: %s", words(step), error)
+                log.warning("%s %s: not done: %s", key, told(step).words, error)
         return False
 
-    def _rest(self, key: str, seconds: float | None) -> None:
-        _, before = self._rests.get(key, (0.0, FIRST_REST_S / 2))
+    def _rest(self, job: Job, seconds: float | None) -> None:
+        before = self._rests.get(job.key, Rest(delay_s=FIRST_REST_S / 2)).delay_s
         chosen = min(before * 2, LAST_REST_S) if seconds is None else seconds
-        self._rests[key] = self._clock.time() + chosen, chosen
+        version = "" if seconds is None else job.version
+        self._rests[job.key] = Rest(self._clock.time() + chosen, chosen, version)
 
     def _fence(self) -> None:
         if not self.leads:
@@ -169,13 +190,3 @@ class Controller:
             return
         self.troubles["watch"] += 1
         log.warning("the watch of each %s broke off and is begun again: %s", what, error)
-
-
-def words(step: Step) -> str:
-    """A step, for the log."""
-    name = type(step).__name__
-    details = {field: getattr(step, field) for field in step.__struct_fields__ if field != "job"}
-    if "pods" in details:
-        details["pods"] = [pod.name for pod in details["pods"]]
-    told = " ".join(f"{field}={value}" for field, value in details.items() if value)
-    return f"{step.job.key}: {name} {told}".rstrip()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.elastic import allocator, curves
 from bayplan.elastic.memory import Memory, room_of
@@ -51,9 +52,33 @@ def sizes(
             floors[seen.job.key] = min(has, least)
             if most and resource:
                 asking.append(_asked(seen.job, has, least, most))
-        for key, workers in _allocated(policy, asking, max(devices, 0)).items():
+        devices = max(devices, 0)
+        hopeless = _hopeless(policy, asking, {s.job.key for s in jobs if _is_bereft(s)}, devices)
+        found |= dict.fromkeys(hopeless, 0)
+        asking = [job for job in asking if job.key not in hopeless]
+        for key, workers in _allocated(policy, asking, devices).items():
             found[key] = max(workers, floors[key])
     return found
+
+
+def _is_bereft(seen: Seen) -> bool:
+    """Whether no worker has a place, and the scheduler has not found one for all: it has lost
+    them, or was granted what is not there yet."""
+    return bool(seen.job.grant.workers) and not seen.placed and not seen.is_settled
+
+
+def _hopeless(
+    policy: Policy, asking: Sequence[allocator.Job], bereft: set[str], devices: int
+) -> set[str]:
+    """Those of the bereft that could not even start now: nobody is cut for them in vain."""
+    if not bereft:
+        return set()
+    anew = [replace(job, has=0) if job.key in bereft else job for job in asking]
+    return {
+        key
+        for key, workers in _allocated(policy, anew, devices).items()
+        if key in bereft and not workers
+    }
 
 
 def bounds(job: Job) -> tuple[int, int]:
