@@ -414,7 +414,7 @@ class Elastic(Simulation):
             if now != before and not asks:  # no node may have two together: it is asked again
                 found.append(f"{key}: {before} became {now}")
         late = ledger.sized_at - ledger.event_at
-        if late > SETTLE_S and not (self.refused or self.twos):
+        if late > SETTLE_S and not self.refused:
             found.append(f"a size changed {late:.0f} s after anything had happened")
         if ledger.counts["grants"] > MOST_GRANTS * ledger.counts["events"]:
             found.append(f"too many grants: {ledger.counts}")

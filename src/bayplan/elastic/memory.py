@@ -2,8 +2,10 @@
 which is harmless."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.elastic.seen import Seen, Snapshot, Worker
+from bayplan.kube.elastic import Job
 
 
 class Patience(Struct, frozen=True):
@@ -15,8 +17,9 @@ class Patience(Struct, frozen=True):
 
 
 class Room(Struct, frozen=True):
-    """What elastic jobs may have of a resource, and which of them have any. What one of them gives
-    back is no news to those who were refused more: it was cut for them, or will have it again."""
+    """What elastic jobs may have of a resource, and which of them want any. What one of them gives
+    back is no news to those who were refused more: it was cut for them, or will have it again. That
+    one has ended is."""
 
     nodes: dict[str, int]  # by name: so much is not others'
     jobs: frozenset[str]
@@ -33,6 +36,7 @@ class Cap(Struct, frozen=True):
     until: float
     delay_s: float
     room: Room  # when it was tried
+    is_final: bool  # nobody is cut for another try
     why: str
 
 
@@ -70,7 +74,11 @@ class Memory:
         if before is not None:
             delay_s = min(before.delay_s * 2, patience.retry_most_s)
         why = seen.job.confirmed.message or "the scheduler has not confirmed the grant"
-        self.caps[key] = Cap(workers, float("-inf"), delay_s, room, why)
+        # Whoever has heard no twice, and nothing has changed, asks for what is free only. Where
+        # nobody answered, there may be room as soon as somebody does.
+        is_answered = seen.job.confirmed.generation == seen.job.grant.generation
+        is_final = is_answered and delay_s > 2 * patience.retry_s
+        self.caps[key] = Cap(workers, float("-inf"), delay_s, room, is_final, why)
 
     def limit(self, seen: Seen, room: Room, now: float) -> int | None:
         """The workers that the job is held to for now, if it is."""
@@ -81,12 +89,17 @@ class Memory:
             del self.caps[key]  # there was room after all
             return None
         if cap.until == float("-inf"):
-            cap = Cap(cap.limit, now + cap.delay_s, cap.delay_s, cap.room, cap.why)
-            self.caps[key] = cap
+            cap = self.caps[key] = replace(cap, until=now + cap.delay_s)
         if room.has_gained(cap.room):
             del self.caps[key]  # something has changed: it is worth a try, and a new start
             return None
-        return None if self._is_past(cap.until, now) else cap.limit
+        return None if not cap.is_final and self._is_past(cap.until, now) else cap.limit
+
+    def may_ask(self, key: str, now: float) -> bool:
+        """Whether a job that is held to fewer may ask for what is free: its time has come, though
+        nothing has changed that would be seen from here."""
+        cap = self.caps.get(key)
+        return cap is not None and cap.is_final and self._is_past(cap.until, now)
 
     def over(self, seen: Seen, patience: Patience, now: float) -> list[Worker]:
         """Failed pods whose time has come to be made again, and those that are lost."""
@@ -120,6 +133,10 @@ def pods_of(seen: Seen) -> list[Worker]:
 
 
 def room_of(snapshot: Snapshot, resource: str) -> Room:
-    jobs = (seen for seen in snapshot.jobs if seen.job.counted[0] == resource)
-    some = frozenset(seen.job.key for seen in jobs if seen.job.grant.places or seen.used)
+    jobs = (seen.job for seen in snapshot.jobs if seen.job.counted[0] == resource)
+    some = frozenset(job.key for job in jobs if not (job.leaving or job.suspend or is_over(job)))
     return Room(dict(snapshot.capacity.get(resource, {})), some)
+
+
+def is_over(job: Job) -> bool:
+    return job.status.phase in ("Complete", "Failed")

@@ -58,7 +58,23 @@ def sizes(
         asking = [job for job in asking if job.key not in hopeless]
         for key, workers in _allocated(policy, asking, devices).items():
             found[key] = max(workers, floors[key])
+        if resource:
+            held = [seen.job for seen in jobs if memory.may_ask(seen.job.key, now)]
+            left = devices - sum(seen.job.counted[1] * found[seen.job.key] for seen in jobs)
+            found |= _tried_again(held, found, left)
     return found
+
+
+def _tried_again(held: Iterable[Job], found: dict[str, int], left: int) -> dict[str, int]:
+    """Of those who were refused more, with what nobody else has: nobody is cut for a second try."""
+    tried: dict[str, int] = {}
+    for job in sorted(held, key=lambda job: (-job.priority, job.arrival, job.key)):
+        has, (least, most), each = found[job.key], bounds(job), job.counted[1]
+        more = min(most, has + max(left, 0) // each)
+        if more > has and more >= least:
+            tried[job.key] = more
+            left -= (more - has) * each
+    return tried
 
 
 def _is_bereft(seen: Seen) -> bool:
