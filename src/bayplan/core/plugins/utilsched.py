@@ -76,7 +76,11 @@ class Lines:
         self.memory: Ints = np.where(self.total > 0, percent, UNKNOWN)  # percent
         self.taken: Mask = columns.taken[rows]
         self.there: Ints = columns.there[rows]  # devices, per node
-        self.out_of_band: Mask = ~columns.held[rows] & (self.used > out_of_band_mib)
+        # Profilers round up to whole GiB: the least that can be meant. A MiB of the driver's own,
+        # written as 1GB, is nobody's use.
+        is_whole = (self.used > 0) & (self.used % MIB_PER_GIB == 0)
+        self.surely: Ints = np.where(is_whole, self.used - (MIB_PER_GIB - 1), self.used)  # MiB
+        self.out_of_band: Mask = ~columns.held[rows] & (self.surely > out_of_band_mib)
 
 
 class UtilSched:
@@ -122,7 +126,7 @@ class UtilSched:
     def _closed(self, lines: Lines) -> Ints:
         limit = self._args.close_above or math.inf
         bounds = np.full(lines.used.shape, limit) if limit > 1 else limit * lines.total
-        above: Mask = lines.out_of_band & (bounds > 0) & (lines.used > bounds)
+        above: Mask = lines.out_of_band & (bounds > 0) & (lines.surely > bounds)
         closed: Ints = np.logical_or.reduce(above, axis=1).astype(np.int64)
         return closed
 
