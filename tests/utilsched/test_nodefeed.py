@@ -85,7 +85,7 @@ def test_a_time_that_is_still_to_come_is_none(feed: Feed) -> None:
 def test_a_server_counts_more_than_annotations(feed: Feed) -> None:
     static = "{'count': '2', 'model': 'Tesla K80'}"
     feed.node(gpu_0=gpu(1), gpu_static=static)
-    measured = (DeviceUse(0, 77, at_s=5.0),)
+    measured = (DeviceUse(0, 77, at_s=feed.clock.wall()),)
     assert use_of(feed.measure(n=measured, other=measured)) == NodeUse(
         2, "Tesla K80", devices=measured
     )
@@ -95,7 +95,7 @@ def test_a_server_counts_more_than_annotations(feed: Feed) -> None:
 
 
 def test_a_node_that_the_server_knew_first_has_its_measures(feed: Feed) -> None:
-    measured = (DeviceUse(0, 77, at_s=5.0),)
+    measured = (DeviceUse(0, 77, at_s=feed.clock.wall()),)
     assert feed.measure(n=measured) == []
     (first,) = feed.node()
     assert isinstance(first, on.NodeSeen)
@@ -108,3 +108,20 @@ def test_a_node_that_is_gone_leaves_nothing(feed: Feed) -> None:
     feed.nodes.replace([], "2")
     assert feed.inbox.take(10) == [on.NodeGone("n")]
     assert (feed.nodes._noted, feed.nodes._heard) == ({}, {})
+
+
+def test_a_server_that_is_gone_does_not_hide_what_a_profiler_says(feed: Feed) -> None:
+    began = feed.clock.wall()
+    feed.node(gpu_0=gpu(1))
+    assert use_of(feed.measure(n=(DeviceUse(0, 50, at_s=began),))).devices[0].gpu_percent == 50
+    feed.clock.now += AGE_S
+    assert feed.node(gpu_0=gpu(2)) == []  # what the server says is just young enough
+    feed.clock.now += 1
+    assert use_of(feed.node(gpu_0=gpu(3))).devices == (DeviceUse(0, 3, at_s=began + AGE_S + 1),)
+
+
+def test_a_server_that_knows_one_device_does_not_hide_the_others(feed: Feed) -> None:
+    began = feed.clock.wall()
+    feed.node(gpu_0=gpu(1), gpu_2=gpu(2))
+    found = use_of(feed.measure(n=(DeviceUse(1, 50, at_s=began), DeviceUse(2, 60, at_s=began))))
+    assert [(each.index, each.gpu_percent) for each in found.devices] == [(0, 1), (1, 50), (2, 60)]
