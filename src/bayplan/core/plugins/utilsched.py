@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from bayplan.core.devices.usecolumns import Columns, answers_of, columns_of, fresh, on_rows
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.utilisation import UNKNOWN, PodUse, most
+from bayplan.core.model.utilisation import UNKNOWN, PodUse
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
@@ -268,9 +268,7 @@ class Wants(Struct, frozen=True, cache_hash=True):
 def expected_use(pod: Pod, cluster: Cluster) -> PodUse:
     """The most that the pod was seen to use, else the most of those of its kind that have a place,
     else what it asks for as a share; nothing where none of it is known."""
-    known = pod.use or most(
-        list(cluster.uses.by_kind.get((pod.namespace, pod.row.plain), {}).values())
-    )
+    known = pod.use or cluster.uses.most(pod)
     asked = PodUse(
         gpu_percent=sum(ask.amount for ask in pod.row.devices if ask.kind == "compute"),
         gpu_memory_mib=sum(ask.memory_mib for ask in pod.row.devices),
