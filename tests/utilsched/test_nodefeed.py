@@ -125,3 +125,29 @@ def test_a_server_that_knows_one_device_does_not_hide_the_others(feed: Feed) -> 
     feed.node(gpu_0=gpu(1), gpu_2=gpu(2))
     found = use_of(feed.measure(n=(DeviceUse(1, 50, at_s=began), DeviceUse(2, 60, at_s=began))))
     assert [(each.index, each.gpu_percent) for each in found.devices] == [(0, 1), (1, 50), (2, 60)]
+
+
+def test_a_node_with_thousands_of_bad_annotations_is_said_in_a_few_lines(feed: Feed) -> None:
+    bad = {f"gpu_{i}": "{'max_gpu_util': -1}" for i in range(10_000)}
+    feed.node(**bad)
+    assert len(feed.words) == 17
+    assert feed.words[-1] == (
+        "node n: metadata.annotations: more of them cannot be read; it is left out"
+    )
+    feed.node(**bad, timestamp=NOON)
+    assert len(feed.words) == 17
+
+
+def test_the_distant_past_is_too_old(feed: Feed) -> None:
+    for stamp in ("0001-01-01 00:00:00", "1969-12-31 23:59:59", "1970-01-01 00:00:00"):
+        feed.node(gpu_0=gpu(1), timestamp=stamp)
+        (known,) = feed.nodes.known.values()
+        assert known.use is not None
+        assert known.use.devices[0].at_s == 1.0
+
+
+def test_a_device_has_one_name(feed: Feed) -> None:
+    feed.node(gpu_1=gpu(9), gpu_01=gpu(1), **{"gpu_\u0661": gpu(2)})
+    (known,) = feed.nodes.known.values()
+    assert known.use is not None
+    assert [(each.index, each.gpu_percent) for each in known.use.devices] == [(1, 9)]
