@@ -3,8 +3,9 @@
 Each metric is asked for with its samples of the last 90 s, since an instant value would come with
 the time of the question, not of the measure. What is missing, stale or no number is left out and
 the rest counts. An answer may have 15 MB, so it is read in a thread, series by series: one call
-that decodes it whole would keep the loop waiting all the same. A server that does not answer is asked again, later and later; what it said before
-grows old by itself, like every measure. Standbys ask too, so that a new leader knows as much.
+that decodes it whole would keep the loop waiting all the same. A server that does not answer is
+asked again, later and later; what it said before grows old by itself, like every measure. Standbys
+ask too, so that a new leader knows as much.
 """
 
 import asyncio

@@ -94,6 +94,7 @@ class UtilSched:
 
     def __init__(self, args: UtilSchedArgs = UtilSchedArgs()) -> None:  # noqa: B008
         self._args = args
+        self.use_closes = args.close_above is not None  # or opens nodes
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         if self._args.close_above is None or not ask.row.devices:
