@@ -288,8 +288,8 @@ def test_what_is_measured_moves_no_promises() -> None:
     seen = replace(resident.pod, node="n", use=PodUse(5))
     world.tell(on.PodSeen(seen))
     use = NodeUse(devices=(DeviceUse(0, 50),))
-    measures = [on.UseSeen("n", use), on.PodSeen(replace(seen, use=PodUse(6)))]
-    assert settled(world, *measures) == 0
+    assert settled(world, on.UseSeen("n", use)) == 0
+    assert settled(world, on.PodSeen(replace(seen, use=PodUse(6)))) == 0
     assert settled(world, on.PodSeen(replace(seen, labels={"a": "b"}))) == 1
 
 

@@ -25,7 +25,7 @@ class Feed:
         reader = Reader(remark=self.words.append)
         self.nodes = NodeSink(self.inbox, self.words.append, node_kind(reader), self.clock)
 
-    def node(self, labels: Json | None = None, **notes: str) -> list[on.Event]:
+    def node(self, labels: Json | None = None, /, **notes: str) -> list[on.Event]:
         annotations = {OLD + name.replace("_", "-"): text for name, text in notes.items()}
         metadata = {"name": "n", "labels": labels or {}, "annotations": annotations}
         self.nodes.put(self.nodes.decode(raw({"metadata": metadata})))
