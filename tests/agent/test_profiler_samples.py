@@ -201,10 +201,16 @@ class FakeNvml:
         return SimpleNamespace(gpu=88, memory=66)
 
     def nvmlDeviceGetCurrPcieLinkGeneration(self, card: int) -> int:
+        return 1  # idle cards slow down
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, card: int) -> int:
         self._may("pcie")
         return 5
 
     def nvmlDeviceGetCurrPcieLinkWidth(self, card: int) -> int:
+        return 8
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, card: int) -> int:
         return 16
 
     def nvmlDeviceGetComputeRunningProcesses(self, card: int) -> list[Any]:

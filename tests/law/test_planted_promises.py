@@ -40,7 +40,7 @@ BUGS = (
     Bug(
         "only-once",
         "core/engine/engine.py",
-        "self.promises.is_due |= self.promises.is_kept and not isinstance(event, on.Tick)",
+        "self.promises.is_due |= self.promises.is_kept and self.promises.concerns(event)",
         "",
         "what happens may cost a place, or bring one",
     ),

@@ -8,8 +8,11 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.grants import Confirmed, Grant, elastic_key
 from bayplan.core.model.pods import Gang
+from bayplan.core.model.utilisation import DeviceUse, NodeUse, PodUse
 from bayplan.core.state import laws
 from bayplan.testing.world import World, cards, pod
+from tests.utilsched.clusters import carded
+from tests.utilsched.clusters import world as closing
 
 A, B = (elastic_key("ElasticJob", "default", name) for name in "ab")
 
@@ -278,3 +281,41 @@ def test_the_node_of_a_worker_that_is_on_its_way_is_told() -> None:
     world.answer("w0")
     grants(world, grant(A, 1, generation=3))
     assert confirmed(world, A) == Confirmed(3, 1, ())
+def settled(world: World, *told: on.Event) -> int:
+    """How often the grants were gone through for these events."""
+    settle, count = world.engine.promises.settle, 0
+
+    def counted() -> tuple[list[do.Effect], bool]:
+        nonlocal count
+        count += 1
+        return settle()
+
+    world.engine.promises.settle = counted  # type: ignore[method-assign]
+    for event in told:
+        world.tell(event)
+    world.engine.promises.settle = settle  # type: ignore[method-assign]
+    return count
+
+
+def test_what_is_measured_moves_no_promises() -> None:
+    """Profilers tell of every node and every pod, twice a minute; a grant that is short costs a
+    search each time that it is gone through."""
+    world = World(n=2)
+    world.submit("p", gpus=1)
+    grants(world, grant(A, 3))
+    (resident,) = world.engine.cluster.pods.values()
+    seen = replace(resident.pod, node="n", use=PodUse(5))
+    world.tell(on.PodSeen(seen))
+    use = NodeUse(devices=(DeviceUse(0, 50),))
+    assert settled(world, on.UseSeen("n", use)) == 0
+    assert settled(world, on.PodSeen(replace(seen, use=PodUse(6)))) == 0
+    assert settled(world, on.PodSeen(replace(seen, labels={"a": "b"}))) == 1
+
+
+def test_a_node_that_measures_opened_again_takes_promised_places() -> None:
+    strange = NodeUse(devices=(DeviceUse(0, used_mib=4000, free_mib=8000),))
+    world = closing(carded("n", strange), closeAbove=1024)
+    grants(world, grant(A, 1))
+    assert confirmed(world, A).places == 0
+    world.tell(on.UseSeen("n", None))
+    assert confirmed(world, A).places == 1

@@ -151,3 +151,54 @@ def test_a_node_that_is_not_known_has_no_use() -> None:
     made = World(a=8)
     made.tell(on.UseSeen("nowhere", used(device(0, 1))))
     assert made.engine.cluster.rows == {"a": 0}
+
+
+def test_pods_of_a_kind_are_counted_by_what_they_use() -> None:
+    """Not one by one: there may be thousands, and each decision asks for the most."""
+    made = World(a=64)
+    uses = made.engine.cluster.uses
+    for i in range(20):
+        made.see(pod(f"p{i}", gpus=1, node="a", use=PodUse(10 + i % 2, cpu_percent=i)))
+    assert [len(counts) for counts in next(iter(uses.by_kind.values())).values()] == [2, 1, 1]
+    assert uses.most(pod("q", gpus=1)) == PodUse(11)
+    for i in range(1, 20, 2):
+        made.finish(f"p{i}")
+    assert uses.most(pod("q", gpus=1)) == PodUse(10)
+    assert uses.most(pod("q", gpus=2)) is None
+    for i in range(0, 20, 2):
+        made.finish(f"p{i}")
+    assert uses.by_kind == {}
+
+
+def test_profiled_pods_touch_nothing_but_what_reads_them() -> None:
+    """Every half minute each pod on a card is annotated: nobody waiting is looked at again, and no
+    row of the default profile."""
+    made = World(a=8)
+    for i in range(8):
+        made.submit(f"p{i}", gpus=1)
+    made.submit("waits", gpus=8)
+    engine, cluster = made.engine, made.engine.cluster
+    logs = (cluster.static_log.head, cluster.load_log.head, cluster.victim_log.head)
+    residents = [each.pod for each in cluster.pods.values()]
+    asleep = engine.waiting.asleep
+    for percent in range(20):
+        for resident in residents:
+            profiled = replace(resident, node="a", use=PodUse(percent, percent, 100, 5, 5))
+            assert engine.handle(on.PodSeen(profiled), made.now) == []
+        assert engine.handle(on.UseSeen("a", used(device(0, percent))), made.now) == []
+        assert engine.waiting.next(made.now) is None
+    assert engine.waiting.asleep == asleep
+    assert (cluster.static_log.head, cluster.load_log.head, cluster.victim_log.head) == logs
+    assert cluster.uses.columns is None
+
+
+def test_answers_of_columns_that_are_gone_count_no_more() -> None:
+    """The cluster has more rows than when they were asked."""
+    made = world(carded("n0", used(device(0))))
+    before = said(made.engine.cluster)
+    rows = len(made.engine.cluster.nodes)
+    for i in range(1, rows + 2):
+        made.tell(on.NodeSeen(carded(f"n{i}", used(device(0, 90)))))
+    assert len(made.engine.cluster.nodes) > rows
+    assert said(made.engine.cluster) != before
+    assert agrees(made.engine.cluster)

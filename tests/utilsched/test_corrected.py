@@ -221,9 +221,10 @@ def held(*ids: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "closed"), [(4095, True), (4096, False), (0.3, True), (0.34, False)]
+    ("limit", "closed"), [(3072, True), (3073, False), (0.25, True), (0.26, False)]
 )
 def test_a_node_can_be_closed_above_so_much(limit: float, closed: bool) -> None:
+    """4GB are 3073 MiB at the least."""
     made = world(carded("a", STRANGE), closeAbove=limit)
     made.submit("p", gpus=1)
     made.submit("plain")

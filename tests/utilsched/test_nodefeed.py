@@ -25,7 +25,7 @@ class Feed:
         reader = Reader(remark=self.words.append)
         self.nodes = NodeSink(self.inbox, self.words.append, node_kind(reader), self.clock)
 
-    def node(self, labels: Json | None = None, **notes: str) -> list[on.Event]:
+    def node(self, labels: Json | None = None, /, **notes: str) -> list[on.Event]:
         annotations = {OLD + name.replace("_", "-"): text for name, text in notes.items()}
         metadata = {"name": "n", "labels": labels or {}, "annotations": annotations}
         self.nodes.put(self.nodes.decode(raw({"metadata": metadata})))
@@ -85,7 +85,7 @@ def test_a_time_that_is_still_to_come_is_none(feed: Feed) -> None:
 def test_a_server_counts_more_than_annotations(feed: Feed) -> None:
     static = "{'count': '2', 'model': 'Tesla K80'}"
     feed.node(gpu_0=gpu(1), gpu_static=static)
-    measured = (DeviceUse(0, 77, at_s=5.0),)
+    measured = (DeviceUse(0, 77, at_s=feed.clock.wall()),)
     assert use_of(feed.measure(n=measured, other=measured)) == NodeUse(
         2, "Tesla K80", devices=measured
     )
@@ -95,7 +95,7 @@ def test_a_server_counts_more_than_annotations(feed: Feed) -> None:
 
 
 def test_a_node_that_the_server_knew_first_has_its_measures(feed: Feed) -> None:
-    measured = (DeviceUse(0, 77, at_s=5.0),)
+    measured = (DeviceUse(0, 77, at_s=feed.clock.wall()),)
     assert feed.measure(n=measured) == []
     (first,) = feed.node()
     assert isinstance(first, on.NodeSeen)
@@ -108,3 +108,46 @@ def test_a_node_that_is_gone_leaves_nothing(feed: Feed) -> None:
     feed.nodes.replace([], "2")
     assert feed.inbox.take(10) == [on.NodeGone("n")]
     assert (feed.nodes._noted, feed.nodes._heard) == ({}, {})
+
+
+def test_a_server_that_is_gone_does_not_hide_what_a_profiler_says(feed: Feed) -> None:
+    began = feed.clock.wall()
+    feed.node(gpu_0=gpu(1))
+    assert use_of(feed.measure(n=(DeviceUse(0, 50, at_s=began),))).devices[0].gpu_percent == 50
+    feed.clock.now += AGE_S
+    assert feed.node(gpu_0=gpu(2)) == []  # what the server says is just young enough
+    feed.clock.now += 1
+    assert use_of(feed.node(gpu_0=gpu(3))).devices == (DeviceUse(0, 3, at_s=began + AGE_S + 1),)
+
+
+def test_a_server_that_knows_one_device_does_not_hide_the_others(feed: Feed) -> None:
+    began = feed.clock.wall()
+    feed.node(gpu_0=gpu(1), gpu_2=gpu(2))
+    found = use_of(feed.measure(n=(DeviceUse(1, 50, at_s=began), DeviceUse(2, 60, at_s=began))))
+    assert [(each.index, each.gpu_percent) for each in found.devices] == [(0, 1), (1, 50), (2, 60)]
+
+
+def test_a_node_with_thousands_of_bad_annotations_is_said_in_a_few_lines(feed: Feed) -> None:
+    bad = {f"gpu_{i}": "{'max_gpu_util': -1}" for i in range(10_000)}
+    feed.node(**bad)
+    assert len(feed.words) == 17
+    assert feed.words[-1] == (
+        "node n: metadata.annotations: more of them cannot be read; it is left out"
+    )
+    feed.node(**bad, timestamp=NOON)
+    assert len(feed.words) == 17
+
+
+def test_the_distant_past_is_too_old(feed: Feed) -> None:
+    for stamp in ("0001-01-01 00:00:00", "1969-12-31 23:59:59", "1970-01-01 00:00:00"):
+        feed.node(gpu_0=gpu(1), timestamp=stamp)
+        (known,) = feed.nodes.known.values()
+        assert known.use is not None
+        assert known.use.devices[0].at_s == 1.0
+
+
+def test_a_device_has_one_name(feed: Feed) -> None:
+    feed.node(gpu_1=gpu(9), gpu_01=gpu(1), **{"gpu_\u0661": gpu(2)})
+    (known,) = feed.nodes.known.values()
+    assert known.use is not None
+    assert [(each.index, each.gpu_percent) for each in known.use.devices] == [(1, 9)]

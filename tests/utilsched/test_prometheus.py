@@ -3,6 +3,7 @@ what it does wrong."""
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -237,8 +238,7 @@ BAD = {
     "no json": answering(200, "<html>"),
     "another form": answering(200, '{"status": "success", "data": {"resultType": "scalar"}}'),
     "wrong types": answering(
-        200,
-        '{"status":"success","data":{"resultType":"vector","result":[{"metric":7,"value":[1,2]}]}}',
+        200, '{"status": "success", "data": {"resultType": "vector", "result": {"metric": 7}}}'
     ),
     "deep": answering(200, '{"status":"success","data":' + "[" * 100_000),
     "no data": answering(200, '{"status": "success"}'),
@@ -318,3 +318,32 @@ def test_the_configuration_is_checked(text: str, path: str) -> None:
     head = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
     with pytest.raises(ConfigError, match=path):
         read(f"{head}prometheus: {text}", "file")
+
+
+def test_one_series_that_cannot_be_read_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.has(UTIL, 7)
+    server.series.append(({"__name__": UTIL, "Hostname": "a"}, [(Clock.now, 5)]))  # type: ignore[list-item]
+    server.series.append(({"__name__": UTIL, "Hostname": 5}, []))
+    assert asked(server) == ([{"a": (DeviceUse(0, 7, at_s=Clock.now),)}], 0)
+    assert caplog.text.count("a series cannot be read") == 2
+
+
+def test_answers_are_not_read_on_the_loop() -> None:
+    """Those of 40,000 devices take more than a second."""
+    server, threads = Server(), set[int]()
+    server.has(UTIL, 7)
+
+    def is_node(name: str) -> bool:
+        threads.add(threading.get_ident())
+        return name == "a"
+
+    async def whole() -> None:
+        async with served(server) as (source, told):
+            source._is_node = is_node
+            await source.round()
+            assert len(told) == 1
+
+    asyncio.run(whole())
+    assert threads
+    assert threading.get_ident() not in threads

@@ -139,8 +139,9 @@ def node_annotations(found: Mapping[int, Seen]) -> dict[str, str]:
         "count": str(len(found)),
         "model": first.model,
         "mem_size": f"{_gib(first.total)}GB",
-        "pcie_gen_width": first.pcie,
     }
+    if first.pcie:
+        static["pcie_gen_width"] = first.pcie
     cards = {f"{DOMAIN}/gpu-{index}": str(_told(seen)) for index, seen in found.items()}
     return {f"{DOMAIN}/gpu-static": str(static)} | cards
 

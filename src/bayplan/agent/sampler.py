@@ -44,9 +44,9 @@ def _card(nvml: Any, index: int) -> Json:
     with suppress(nvml.NVMLError):  # a card in slices has none of its own
         rates = nvml.nvmlDeviceGetUtilizationRates(handle)
         card |= {"gpu": int(rates.gpu), "bandwidth": int(rates.memory)}
-    with suppress(nvml.NVMLError):
-        generation = nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)
-        card["pcie"] = f"{generation}x{nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)}"
+    with suppress(nvml.NVMLError):  # what it can have: an idle card slows its link down
+        generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        card["pcie"] = f"{generation}x{nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)}"
     with suppress(nvml.NVMLError):
         for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
             taken = int(process.usedGpuMemory or 0)

@@ -48,7 +48,7 @@ class Card(Struct, frozen=True):
     model: Name
     total: Bytes
     used: Bytes
-    pcie: Pcie = ""  # such as 4x16: the generation and the width of the link
+    pcie: Pcie = ""  # such as 4x16: the generation and the width that the link can have
     gpu: Percent | None = None  # of the time in which something was computed
     bandwidth: Percent | None = None  # of the time in which memory was read or written
     processes: tuple[OnCard, ...] = ()

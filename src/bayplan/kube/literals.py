@@ -10,6 +10,7 @@ from typing import Any
 
 MOST_CHARACTERS = 16_384  # a profiler's dict has some 200
 MOST_DEPTH = 4  # a dict with a list of tuples has 3
+MOST_TOKENS = 2_048  # one of 16 processes has 130; each takes a microsecond of the scheduler's loop
 MOST_DIGITS = 15  # larger numbers are no measure of anything
 
 _TOKEN = re.compile(
@@ -44,6 +45,8 @@ def parse(text: str) -> Any:
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text.rstrip(), 0
+        self._left = MOST_TOKENS
+        self._ahead: tuple[str, str] | None = None  # a token that was looked at, but not taken
 
     def value(self, depth: int) -> Any:
         kind, token = self._next()
@@ -95,18 +98,21 @@ class _Reader:
             raise self._wrong()
 
     def _next(self) -> tuple[str, str]:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
-            raise self._wrong()
-        self._at = found.end()
-        assert found.lastgroup is not None
-        return found.lastgroup, found[found.lastgroup]
+        token, self._ahead = self._peek(), None
+        return token
 
     def _peek(self) -> tuple[str, str]:
-        at = self._at
-        token = self._next()
-        self._at = at
-        return token
+        if self._ahead is None:
+            found = _TOKEN.match(self._text, self._at)
+            if found is None:
+                raise self._wrong()
+            if not self._left:
+                raise NoLiteral(f"it has more than {MOST_TOKENS} parts")
+            self._left -= 1
+            self._at = found.end()
+            assert found.lastgroup is not None
+            self._ahead = found.lastgroup, found[found.lastgroup]
+        return self._ahead
 
     def _wrong(self) -> NoLiteral:
         return NoLiteral(f"it is no plain Python or JSON value, from character {self._at + 1} on")

@@ -29,13 +29,14 @@ MIB_PER_GIB = 1024
 MOST_MIB = 1 << 30  # a PiB: nothing has more
 MOST_CPU_PERCENT = 100_000  # of one core
 
-_DEVICE = re.compile(r"ai\.centaurus\.io/gpu-(\d{1,4})")
-_OLDEST = re.compile(r"ai\.centaurus\.io/GPU-(\d{1,4})-(job-type|mem-util-max)")
-_OF_POD = re.compile(r"ai\.centaurus\.io/.{1,253}-gpu-\d{1,4}_(util|mem_mb|mem_bw_util)")
-_PROCESS = re.compile(r"gpu_(\d{1,4})(_\d{1,10})?")
-_SIZE = re.compile(r"(\d{1,12})(?:\.\d{1,6})? ?(GB|GiB|MB|MiB)")
-_NUMBER = re.compile(r"-?\d{1,12}(\.\d{1,12})?")
-_PCIE = re.compile(r"([1-9])x([1-9]\d?)")
+_INDEX = "(0|[1-9][0-9]{0,3})"  # one name for each device
+_DEVICE = re.compile(rf"ai\.centaurus\.io/gpu-{_INDEX}")
+_OLDEST = re.compile(rf"ai\.centaurus\.io/GPU-{_INDEX}-(job-type|mem-util-max)")
+_OF_POD = re.compile(rf"ai\.centaurus\.io/.{{1,253}}-gpu-{_INDEX}_(util|mem_mb|mem_bw_util)")
+_PROCESS = re.compile(rf"gpu_{_INDEX}(_[0-9]{{1,10}})?")
+_SIZE = re.compile(r"([0-9]{1,12})(?:\.[0-9]{1,6})? ?(GB|GiB|MB|MiB)")
+_NUMBER = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,12})?")
+_PCIE = re.compile(r"([1-9])x([1-9][0-9]?)")
 
 Say = Callable[[str, str], None]  # told the field, and what is wrong with it
 Annotations = Mapping[str, str]
@@ -148,8 +149,8 @@ def _of_pod(key: str, text: str, say: Say) -> Iterator[tuple[str, int]]:
     match = _OF_POD.fullmatch(key)
     field, read = "", _percent
     if match is not None:
-        field = _POD_FIELDS[match[1]]
-        read = _megabytes if match[1] == "mem_mb" else _percent
+        field = _POD_FIELDS[match[2]]
+        read = _megabytes if match[2] == "mem_mb" else _percent
     elif key == f"{OLD}cpu_util":
         field, read = "cpu_percent", _cpu
     elif key == f"{OLD}cpu_mem_mb":
@@ -260,10 +261,11 @@ def _pcie(value: Any) -> tuple[int, int]:
 
 
 def _time(value: Any) -> float:
+    """Seconds; at least 1, since 0 would be no time at all."""
     try:
         if not isinstance(value, str) or len(value) > 32:
             raise ValueError
-        return max(datetime.strptime(value, TIME_FORM).replace(tzinfo=UTC).timestamp(), 0.0)
+        return max(datetime.strptime(value, TIME_FORM).replace(tzinfo=UTC).timestamp(), 1.0)
     except (ValueError, OverflowError):
         raise _Bad(f"{_shown(value)} is no time such as 2022-03-01 12:00:00") from None
 

@@ -53,6 +53,7 @@ _MOST_KEPT = 65_536
 _MOST_SPECS = 4_096  # some kilobytes each
 _MOST_VALUES = 4_096
 _MOST_REMARKS = 4_096
+_MOST_OF_ONE = 16  # about what profilers say of one object
 _encode = msgspec.json.Encoder().encode
 
 
@@ -310,7 +311,18 @@ class Reader:
         return None if profile is None else pod_use(profile, self._say_of(what))
 
     def _say_of(self, what: str) -> Callable[[str, str], None]:
-        return lambda field, why: self._say(f"{what}: {field}: {why}")
+        """Of one object not without end: it may have ten thousand annotations."""
+        left = _MOST_OF_ONE
+
+        def say(field: str, why: str) -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                self._say(f"{what}: {field}: {why}")
+            elif left == -1:
+                self._say(f"{what}: metadata.annotations: more of them cannot be read")
+
+        return say
 
     def _say(self, words: str) -> None:
         if self._remark is not None and words not in self._remarks:

@@ -1,8 +1,9 @@
 """Nodes on their way in, with what is known of the use of their devices.
 
 Use changes every half minute and the rest of a node hardly ever, so news of use alone is told as
-such. What a Prometheus server says of a node's devices counts more than annotations; what the node
-has is only in these.
+such. What a Prometheus server says of a device counts more than annotations, until it is too old:
+a server that is gone does not hide what a profiler still says. What the node has is only in
+annotations.
 
 Everything gets a time here, so that it can grow old: what says none, or one that is still to come,
 is as old as the last change of it that we heard of.
@@ -64,10 +65,14 @@ class NodeSink(NamedSink[Node]):
         super()._forget(name)
 
     def _use(self, name: str, noted: NodeUse | None) -> NodeUse | None:
-        measured = self._measured.get(name)
-        if noted is not None and not measured:
-            return replace(noted, devices=self._timed(name, noted.devices))
-        return replace(noted or NodeUse(), devices=measured) if measured else noted
+        oldest = self._clock.wall() - AGE_S
+        measured = [each for each in self._measured.get(name, ()) if each.at_s >= oldest]
+        if noted is None and not measured:
+            return None
+        noted = noted or NodeUse()
+        devices = {each.index: each for each in self._timed(name, noted.devices)}
+        devices.update((each.index, each) for each in measured)
+        return replace(noted, devices=tuple(devices[index] for index in sorted(devices)))
 
     def _timed(self, name: str, devices: Devices) -> Devices:
         now, before = self._clock.wall(), self._heard.get(name, {})

@@ -2,20 +2,22 @@
 
 Each metric is asked for with its samples of the last 90 s, since an instant value would come with
 the time of the question, not of the measure. What is missing, stale or no number is left out and
-the rest counts. A server that does not answer is asked again, later and later; what it said before
-grows old by itself, like every measure. Standbys ask too, so that a new leader knows as much.
+the rest counts. An answer may have 15 MB, so it is read in a thread, series by series: one call
+that decodes it whole would keep the loop waiting all the same. A server that does not answer is
+asked again, later and later; what it said before grows old by itself, like every measure. Standbys
+ask too, so that a new leader knows as much.
 """
 
 import asyncio
 import logging
 import math
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from bayplan.core.model.utilisation import AGE_S, MOST_DEVICES, UNKNOWN, DeviceUse
 from bayplan.kube.clock import Clock
@@ -69,9 +71,12 @@ class Series(Struct, gc=False):
         return self.values[-1] if self.values else self.value
 
 
+_series = msgspec.json.Decoder(Series)
+
+
 class Data(Struct):
     result_type: Literal["matrix", "vector"] = field(name="resultType")
-    result: list[Series] = []
+    result: list[Raw] = []  # of Series
 
 
 class Answer(Struct):
@@ -157,36 +162,20 @@ class Prometheus:
 
     async def ask(self) -> Found:
         """The use of every device that the server knows of, by node."""
-        fields: dict[tuple[str, int], dict[str, int]] = {}
-        oldest: dict[tuple[str, int], float] = {}
+        known = _Known()
         for metric, (name, most) in METRICS.items():
-            for measure in self._measures(metric, await self._query(metric), most):
-                device = (measure.node, measure.index)
-                known = fields.setdefault(device, {})
-                known[name] = max(measure.value, known.get(name, UNKNOWN))
-                oldest[device] = min(measure.at_s, oldest.get(device, math.inf))
-        found: dict[str, list[DeviceUse]] = {}
-        for device in sorted(fields):
-            node, index = device
-            use = DeviceUse(index, at_s=oldest[device], **fields[device])
-            found.setdefault(node, []).append(use)
-        return {node: tuple(uses) for node, uses in found.items()}
+            status, body = await self._query(metric)
+            measures = await asyncio.to_thread(self._measures, metric, status, body, most)
+            await asyncio.to_thread(known.take, name, measures)
+        return await asyncio.to_thread(known.found)
 
-    async def _query(self, metric: str) -> list[Series]:
+    async def _query(self, metric: str) -> tuple[int, bytes]:
         params = {"query": f"{metric}[{AGE_S:.0f}s]", "timeout": f"{self._settings.timeout:g}s"}
         try:
             async with self._clock.timeout(self._settings.timeout):
-                status, body = await self._read(params)
+                return await self._read(params)
         except TimeoutError:
             raise PrometheusError(f"no answer within {self._settings.timeout:g} s") from None
-        try:
-            answer = msgspec.json.decode(body, type=Answer)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            why = f"its answer cannot be read: {error}" if status == 200 else f"it answers {status}"
-            raise PrometheusError(why) from None
-        if status != 200 or answer.status != "success" or answer.data is None:
-            raise PrometheusError(f"it says: {answer.error[:200] or answer.status} ({status})")
-        return answer.data.result
 
     async def _read(self, params: Mapping[str, str]) -> tuple[int, bytes]:
         chunks, size = [], 0
@@ -200,21 +189,33 @@ class Prometheus:
                     raise PrometheusError(f"its answer is longer than {MOST_BYTES} bytes")
             return answer.status, b"".join(chunks)
 
-    def _measures(self, metric: str, found: list[Series], most: int) -> Iterator[Measure]:
-        now = self._clock.wall()
-        for series in found:
-            node = next((name for name in series.metric.names() if self._is_node(name)), None)
-            sample, gpu = series.last, series.metric.gpu
-            if node is None or sample is None or not abs(now - sample[0]) <= AGE_S:
-                continue  # of another cluster, or stale
-            if not (gpu.isascii() and gpu.isdigit() and len(gpu) <= 4 and int(gpu) < MOST_DEVICES):
-                self._say(f"{metric} of node {node}: {gpu[:40]!r} is no number of a device")
+    def _measures(self, metric: str, status: int, body: bytes, most: int) -> list[Measure]:
+        """Those of an answer that count; not on the loop."""
+        now, found = self._clock.wall(), list[Measure]()
+        for raw in series_of(status, body):
+            try:
+                series = _series.decode(raw)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                self._say(f"{metric}: a series cannot be read: {str(error)[:200]}")
                 continue
-            value = number(sample[1])
-            if not 0 <= value <= most:
-                self._say(f"{metric} of node {node}, gpu {gpu}: {sample[1][:40]!r} is no measure")
-                continue
-            yield Measure(node, int(gpu), round(value), sample[0])
+            measure = self._measure(metric, series, most, now)
+            if measure is not None:
+                found.append(measure)
+        return found
+
+    def _measure(self, metric: str, series: Series, most: int, now: float) -> Measure | None:
+        node = next((name for name in series.metric.names() if self._is_node(name)), None)
+        sample, gpu = series.last, series.metric.gpu
+        if node is None or sample is None or not abs(now - sample[0]) <= AGE_S:
+            return None  # of another cluster, or stale
+        if not (gpu.isascii() and gpu.isdigit() and len(gpu) <= 4 and int(gpu) < MOST_DEVICES):
+            self._say(f"{metric} of node {node}: {gpu[:40]!r} is no number of a device")
+            return None
+        value = number(sample[1])
+        if not 0 <= value <= most:
+            self._say(f"{metric} of node {node}, gpu {gpu}: {sample[1][:40]!r} is no measure")
+            return None
+        return Measure(node, int(gpu), round(value), sample[0])
 
     def _say(self, words: str) -> None:
         """Once, unless there was too much else."""
@@ -223,6 +224,41 @@ class Prometheus:
                 self._remarks.clear()
             self._remarks.add(words)
             log.warning("Prometheus: %s; it is left out", words)
+
+
+class _Known:
+    """What was measured of each device, metric by metric; as old as the oldest of it."""
+
+    def __init__(self) -> None:
+        self._fields: dict[tuple[str, int], dict[str, int]] = {}
+        self._oldest: dict[tuple[str, int], float] = {}
+
+    def take(self, name: str, measures: Iterable[Measure]) -> None:
+        for measure in measures:
+            device = (measure.node, measure.index)
+            known = self._fields.setdefault(device, {})
+            known[name] = max(measure.value, known.get(name, UNKNOWN))
+            self._oldest[device] = min(measure.at_s, self._oldest.get(device, math.inf))
+
+    def found(self) -> Found:
+        found: dict[str, list[DeviceUse]] = {}
+        for device in sorted(self._fields):
+            node, index = device
+            use = DeviceUse(index, at_s=self._oldest[device], **self._fields[device])
+            found.setdefault(node, []).append(use)
+        return {node: tuple(uses) for node, uses in found.items()}
+
+
+def series_of(status: int, body: bytes) -> list[Raw]:
+    """The series of an answer, still to be read."""
+    try:
+        answer = msgspec.json.decode(body, type=Answer)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        why = f"its answer cannot be read: {error}" if status == 200 else f"it answers {status}"
+        raise PrometheusError(why) from None
+    if status != 200 or answer.status != "success" or answer.data is None:
+        raise PrometheusError(f"it says: {answer.error[:200] or answer.status} ({status})")
+    return answer.data.result
 
 
 def number(text: str) -> float:

@@ -75,6 +75,7 @@ class Answer:
     def __init__(self, columns: Columns, values: Ints) -> None:
         self.columns, self.values = columns, values
         self.position, self.day_s = columns.position, 0.0
+        self.until_s = 0.0  # no measure becomes too old before
 
 
 def answers_of(cluster: Cluster, key: Hashable, ask: Callable[[Columns, Rows], Ints]) -> Ints:
@@ -90,12 +91,15 @@ def answers_of(cluster: Cluster, key: Hashable, ask: Callable[[Columns, Rows], I
     else:
         uses.answers.move_to_end(key)
         rows = uses.log.since(known.position)
-        if rows is not None and known.day_s != uses.day_s:
+        if rows is not None and not known.day_s <= uses.day_s < known.until_s:
             rows = np.concatenate((rows, _aged(columns, known.day_s, uses.day_s)))
+            known.until_s = _next_end(columns.since, uses.day_s)
     if rows is None:
         rows = np.arange(cluster.height)
+        known.until_s = _next_end(columns.since, uses.day_s)
     if len(rows):
         known.values[rows] = ask(columns, rows)
+        known.until_s = min(known.until_s, _next_end(columns.since[rows], uses.day_s))
     known.position, known.day_s = uses.log.head, uses.day_s
     return known.values
 
@@ -117,7 +121,10 @@ def _aged(columns: Columns, before_s: float, day_s: float) -> Rows:
 
 def next_end(cluster: Cluster, day_s: float) -> float:
     """When the next measure will be too old, after this time of day."""
-    since = columns_of(cluster).since[: cluster.height]
+    return _next_end(columns_of(cluster).since[: cluster.height], day_s)
+
+
+def _next_end(since: Times, day_s: float) -> float:
     left = since[(since > 0) & (since + AGE_S >= day_s)]
     # the least bit later, since what is just as old as it may be still counts
     return float(np.nextafter(left.min() + AGE_S, np.inf)) if left.size else float("inf")

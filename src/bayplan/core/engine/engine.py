@@ -94,7 +94,7 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
-        self.promises.is_due |= self.promises.is_kept and not isinstance(event, on.Tick)
+        self.promises.is_due |= self.promises.is_kept and self.promises.concerns(event)
         match event:
             case on.PodSeen(pod):
                 return self._see(pod, now)

@@ -40,11 +40,26 @@ class Promises:
         self.told: dict[str, Confirmed] = {}  # by key: what was said last, or stands there
         self.count = 0  # pretend pods so far
         self.is_due = False  # something happened since they were settled
+        filters = (plugin for each in verdicts.values() for _, plugin in each.profile.filters)
+        self._use_closes = any(getattr(plugin, "use_closes", False) for plugin in filters)
 
     @property
     def is_kept(self) -> bool:
         """Whether there is anything to be settled, ever."""
         return bool(self.grants or self.places)
+
+    def concerns(self, event: on.Event) -> bool:
+        """Whether places may come or go by it. What is measured of nodes and pods comes all the
+        time, and closes or opens a node only where a profile says so."""
+        match event:
+            case on.Tick():
+                return False
+            case on.UseSeen():
+                return self._use_closes
+            case on.PodSeen(pod):
+                known = self._cluster.pods.get(pod.uid)
+                return known is None or known.pod != replace(pod, use=known.pod.use)
+        return True
 
     def hear(self, event: on.GrantSeen | on.GrantGone | on.ConfirmFailed) -> None:
         match event:

@@ -44,14 +44,6 @@ class PodUse(Struct, frozen=True, gc=False):
     memory_mib: int = UNKNOWN
 
 
-def most(uses: list[PodUse]) -> PodUse | None:
-    """Of several pods of one kind: each measure's highest."""
-    if not uses:
-        return None
-    fields = PodUse.__struct_fields__
-    return PodUse(**{name: max(getattr(use, name) for use in uses) for name in fields})
-
-
 # NVIDIA's compute capability, times ten. Longer names stand before those that begin alike.
 _CAPABILITIES = {
     "K80": 37,

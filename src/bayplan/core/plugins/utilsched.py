@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from bayplan.core.devices.usecolumns import Columns, answers_of, columns_of, fresh, on_rows
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.utilisation import UNKNOWN, PodUse, most
+from bayplan.core.model.utilisation import UNKNOWN, PodUse
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
@@ -76,7 +76,11 @@ class Lines:
         self.memory: Ints = np.where(self.total > 0, percent, UNKNOWN)  # percent
         self.taken: Mask = columns.taken[rows]
         self.there: Ints = columns.there[rows]  # devices, per node
-        self.out_of_band: Mask = ~columns.held[rows] & (self.used > out_of_band_mib)
+        # Profilers round up to whole GiB: the least that can be meant. A MiB of the driver's own,
+        # written as 1GB, is nobody's use.
+        is_whole = (self.used > 0) & (self.used % MIB_PER_GIB == 0)
+        self.surely: Ints = np.where(is_whole, self.used - (MIB_PER_GIB - 1), self.used)  # MiB
+        self.out_of_band: Mask = ~columns.held[rows] & (self.surely > out_of_band_mib)
 
 
 class UtilSched:
@@ -90,6 +94,7 @@ class UtilSched:
 
     def __init__(self, args: UtilSchedArgs = UtilSchedArgs()) -> None:  # noqa: B008
         self._args = args
+        self.use_closes = args.close_above is not None  # or opens nodes
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         if self._args.close_above is None or not ask.row.devices:
@@ -122,7 +127,7 @@ class UtilSched:
     def _closed(self, lines: Lines) -> Ints:
         limit = self._args.close_above or math.inf
         bounds = np.full(lines.used.shape, limit) if limit > 1 else limit * lines.total
-        above: Mask = lines.out_of_band & (bounds > 0) & (lines.used > bounds)
+        above: Mask = lines.out_of_band & (bounds > 0) & (lines.surely > bounds)
         closed: Ints = np.logical_or.reduce(above, axis=1).astype(np.int64)
         return closed
 
@@ -264,9 +269,7 @@ class Wants(Struct, frozen=True, cache_hash=True):
 def expected_use(pod: Pod, cluster: Cluster) -> PodUse:
     """The most that the pod was seen to use, else the most of those of its kind that have a place,
     else what it asks for as a share; nothing where none of it is known."""
-    known = pod.use or most(
-        list(cluster.uses.by_kind.get((pod.namespace, pod.row.plain), {}).values())
-    )
+    known = pod.use or cluster.uses.most(pod)
     asked = PodUse(
         gpu_percent=sum(ask.amount for ask in pod.row.devices if ask.kind == "compute"),
         gpu_memory_mib=sum(ask.memory_mib for ask in pod.row.devices),

@@ -27,6 +27,7 @@ from bayplan.core.state.estates import Line, is_head
 from bayplan.core.state.ordered import Ordered
 from bayplan.core.state.pools import ARRAYS, Table
 from bayplan.core.state.terms import Count, OwnTerms, Role, Term, TermTable
+from bayplan.core.state.uses import add_use
 
 
 def broken(cluster: Cluster) -> list[str]:
@@ -272,10 +273,10 @@ def _zones(cluster: Cluster) -> Iterator[str]:
 
 
 def _uses(cluster: Cluster) -> Iterator[str]:
-    seen: dict[Any, dict[str, Any]] = {}
-    for uid, resident in cluster.pods.items():
-        if (pod := resident.pod).use is not None:
-            seen.setdefault((pod.namespace, pod.row.plain), {})[uid] = pod.use
+    seen: dict[Any, dict[str, dict[int, int]]] = {}
+    for resident in cluster.pods.values():
+        if resident.pod.use is not None:
+            add_use(seen, resident.pod, 1)
     if seen != cluster.uses.by_kind:
         yield "what pods of a kind were seen to use is not what its placed pods say"
 

@@ -13,14 +13,29 @@ from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.model.utilisation import PodUse
 from bayplan.core.state.arrays import RowLog
 
+Kind = tuple[str, RowKey]
+OF_DEVICES = ("gpu_percent", "copy_percent", "gpu_memory_mib")  # what others of a kind tell
+
+
+def add_use(by_kind: dict[Kind, dict[str, dict[int, int]]], pod: Pod, sign: int) -> None:
+    kind = (pod.namespace, pod.row.plain)
+    fields = by_kind.setdefault(kind, {})
+    for name in OF_DEVICES:
+        value, counts = getattr(pod.use, name), fields.setdefault(name, {})
+        counts[value] = counts.get(value, 0) + sign
+        if not counts[value]:
+            del counts[value]
+    if not any(fields.values()):
+        del by_kind[kind]
+
 
 class Uses:
     # Not state: the log only grows, time is the driver's, and the rest is derived on demand.
     NOT_STATE = ("log", "day_s", "columns", "answers")
 
     def __init__(self) -> None:
-        # by namespace and row key, then uid: of the pods that have a place
-        self.by_kind: dict[tuple[str, RowKey], dict[str, PodUse]] = {}
+        # by namespace and row key, of the pods that have a place: how many there are of each value
+        self.by_kind: dict[Kind, dict[str, dict[int, int]]] = {}
         self.log = RowLog()  # rows whose use, devices or holders may be others
         self.day_s = 0.0  # the time of day at the last Tick; 0: nobody knows
         self.columns: Any = None
@@ -30,12 +45,11 @@ class Uses:
     def count(self, pod: Pod, row: int, sign: int) -> None:
         """The pod comes to the row, or leaves it."""
         if pod.use is not None:
-            kind = (pod.namespace, pod.row.plain)
-            if sign > 0:
-                self.by_kind.setdefault(kind, {})[pod.uid] = pod.use
-            else:
-                del self.by_kind[kind][pod.uid]
-                if not self.by_kind[kind]:
-                    del self.by_kind[kind]
+            add_use(self.by_kind, pod, sign)
         if pod.use is not None or pod.held is not None or pod.row.devices:
             self.log.append(row)
+
+    def most(self, pod: Pod) -> PodUse | None:
+        """Of devices, the most that placed pods of this one's kind were seen to use."""
+        fields = self.by_kind.get((pod.namespace, pod.row.plain))
+        return None if fields is None else PodUse(**{n: max(c) for n, c in fields.items()})
