@@ -18,7 +18,7 @@ from bayplan.elastic.curves import Curve, amdahl, measured, relative
 from bayplan.elastic.curves import given as given_curve
 
 LONG = bool(os.environ.get("BAYPLAN_PROVE"))
-EXAMPLES = int(os.environ.get("BAYPLAN_EXAMPLES", "3000" if LONG else "150"))
+EXAMPLES = int(os.environ.get("BAYPLAN_EXAMPLES", "3000" if LONG else "100"))
 PHASES = [Phase.explicit, Phase.generate] if os.environ.get("BAYPLAN_SHRINK") == "no" else None
 laws = settings(max_examples=EXAMPLES, phases=PHASES or list(Phase))
 ROUNDING = 1e-9

@@ -1,4 +1,4 @@
-"""Bugs planted in the planner: its law machine, a single look or a story must notice each of them."""
+"""Bugs planted in the planner: its law machine, a look or a story must notice each of them."""
 
 from pathlib import Path
 
@@ -67,8 +67,8 @@ BUGS = (
         Bug(
             "never-gives-up",
             PLANNER,
-            "    if workers == grant.workers:\n        return None\n    return _next(seen, workers, 0)",
-            "    return None",
+            "        return None\n    return _next(seen, workers, 0)",
+            "        return None\n    return None",
             "what is not confirmed is given up after a while",
         ),
         "test_places_that_the_scheduler_does_not_find_are_given_up_after_a_while",

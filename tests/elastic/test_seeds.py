@@ -16,7 +16,7 @@ from bayplan.kube.transport import ApiError
 from bayplan.local.faults import Chances
 from tests.elastic.stage import Stage, elastic, horovod, node, play
 
-SEEDS = range(200 if os.environ.get("BAYPLAN_PROVE") else 12)
+SEEDS = range(200 if os.environ.get("BAYPLAN_PROVE") else 6)
 TROUBLE = 40  # happenings
 PEACE_S = 900.0  # longer than any rest, and a watch that is silent
 

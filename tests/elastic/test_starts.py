@@ -10,7 +10,7 @@ from bayplan.elastic.sizes import Policy
 from bayplan.local.faults import Chances
 from tests.elastic.stage import Stage, elastic, play
 
-SEEDS = range(60 if os.environ.get("BAYPLAN_PROVE") else 4)
+SEEDS = range(60 if os.environ.get("BAYPLAN_PROVE") else 2)
 CLUSTERS = ({"left": 3, "right": 3}, {"one": 2, "two": 2, "three": 2}, {"only": 6})
 # Two statuses that the scheduler has written in the meantime cost a look each, not a second each.
 SOON_S, SOON_FROM_AFAR_S = 1.5, 4.5
