@@ -257,3 +257,34 @@ def test_a_pod_with_another_template_still_counts_as_a_worker() -> None:
     seen = replace(pod("small", 1, elastic=A), labels={"role": "odd"})
     world.see(seen)
     assert world.running() == {"small": "n"}
+
+
+def test_places_for_workers_of_another_shape_are_sought_anew() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 2))
+    grants(world, grant(A, 2, gpus=2))
+    world.submit("other", gpus=1)
+    worker(world, A, "w0", gpus=2)
+    worker(world, A, "w1", gpus=2)
+    assert set(world.running()) == {"w0", "w1"}
+    grants(world, grant(A, 3, generation=2, gpus=2))
+    assert confirmed(world, A).places == 2
+
+
+def test_a_job_that_can_no_longer_be_understood_gives_its_places_back() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2))
+    wrong = Grant(A, 1, 2, pod("", uid=A), wrong="its template is no template")
+    grants(world, wrong)
+    assert confirmed(world, A) == Confirmed(1, 0, (), "its template is no template")
+    world.submit("other", gpus=2)
+    assert world.running() == {"other": "n"}
+
+
+def test_a_status_that_was_emptied_is_told_which_generation_was_the_last() -> None:
+    """So that the next grant is a newer one, and is heard."""
+    world = World(n=4)
+    grants(world, grant(A, 2, generation=5))
+    world.effects.clear()
+    grants(world, grant(A, 0, generation=0))
+    assert confirmed(world, A) == Confirmed(5, 2, (("n", 2),))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from bayplan.core.engine import gangs, placing
+from bayplan.core.engine.alike import same_room
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
@@ -61,7 +62,13 @@ class Promises:
             return
         known = self.grants.get(grant.key)
         if known is not None and known.uid == grant.uid and grant.generation < known.generation:
-            return  # a watch that is behind what was read
+            # A watch that is behind what was read, or a status that somebody has emptied: whoever
+            # writes the next grant has to know which generation was the last.
+            self.told[grant.key] = grant.confirmed
+            return
+        if known is not None and not _alike(known.pod, grant.pod):
+            for uid in self.of(grant.key):  # they are of no use to such workers
+                self._release(uid)
         self.grants[grant.key] = grant
         if grant.key in self.told:  # somebody else may have written, or it is from before
             self.told[grant.key] = grant.confirmed
@@ -182,6 +189,11 @@ class Promises:
         )
         known, self.told[grant.key] = self._told(grant), said
         return [] if _same(known, said) else [do.Confirm(grant.key, said)]
+
+
+def _alike(old: Pod, new: Pod) -> bool:
+    """Whether places for the one are places for the other."""
+    return same_room(old, new) and (old.scheduler, old.terms) == (new.scheduler, new.terms)
 
 
 def _turn(grant: Grant) -> tuple[int, float, str]:
