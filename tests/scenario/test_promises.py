@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.devices import Device
 from bayplan.core.model.grants import Confirmed, Grant, elastic_key
 from bayplan.core.model.pods import Gang
 from bayplan.core.state import laws
-from bayplan.testing.world import World, cards, pod
+from bayplan.testing.world import World, cards, pod, tainted
 
 A, B = (elastic_key("ElasticJob", "default", name) for name in "ab")
 
@@ -288,3 +290,38 @@ def test_a_status_that_was_emptied_is_told_which_generation_was_the_last() -> No
     world.effects.clear()
     grants(world, grant(A, 0, generation=0))
     assert confirmed(world, A) == Confirmed(5, 2, (("n", 2),))
+
+
+@pytest.mark.parametrize(
+    "change", [{"unschedulable": True}, {"taints": tainted("node.kubernetes.io/not-ready")}]
+)
+def test_places_on_a_node_that_takes_nobody_are_sought_elsewhere(change: dict[str, Any]) -> None:
+    world = World(n=2, m=1)
+    grants(world, grant(A, 2))
+    assert confirmed(world, A).kept == (("n", 2),)
+    world.node("n", 2, **change)
+    said = confirmed(world, A)
+    assert (said.places, said.kept) == (1, (("m", 1),))
+    assert said.why
+    world.node("n", 2)
+    assert confirmed(world, A) == Confirmed(1, 2, (("m", 1), ("n", 1)))
+
+
+def test_a_node_with_less_than_it_had_keeps_the_places_that_it_has_room_for() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 2), grant(B, 2))
+    world.node("n", 3)
+    assert (confirmed(world, A).places, confirmed(world, B).places) == (2, 1)
+    world.tell(on.PodUnreadable("odd", "n"))
+    assert (confirmed(world, A).places, confirmed(world, B).places) == (0, 0)
+
+
+def test_a_device_that_is_no_more_is_held_no_more() -> None:
+    world = World()
+    world.node("n", **cards(80_000, 80_000, name="n"))
+    grants(world, grant(A, 1))
+    worn = (Device("GPU-n0", 0, memory_mib=80_000, healthy=False), Device("GPU-n1", 1, 80_000))
+    world.node("n", **cards(80_000, 80_000, name="n", devices=worn))
+    (place,) = world.engine.cluster.holds.on(world.engine.cluster.rows["n"])
+    assert place.held is not None
+    assert [part.id for part in place.held.parts] == ["GPU-n1"]

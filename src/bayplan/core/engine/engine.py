@@ -124,6 +124,7 @@ class Engine:
             case on.GrantSeen() | on.GrantGone() | on.ConfirmFailed():
                 self.promises.hear(event)
             case on.NodeSeen(node):
+                self.promises.doubt(node.name)
                 return self._nodes.see(node, now)
             case on.EstateSeen() | on.EstateLost():
                 return self.keeper.hear(event, now)
@@ -409,6 +410,7 @@ class Engine:
         if node:
             self.unreadable[uid] = node
             self.cluster.close_node(node, uid)
+            self.promises.doubt(node)
 
     def _open(self, uid: str, now: float) -> None:
         node = self.unreadable.pop(uid, None)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from bayplan.core.engine import gangs, placing
 from bayplan.core.engine.alike import same_room
 from bayplan.core.engine.nominations import Nominations
+from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
@@ -38,6 +39,7 @@ class Promises:
         self.grants: dict[str, Grant] = {}  # by key
         self.places: dict[str, list[str]] = {}  # by key: uids of holds, some of which have ended
         self.told: dict[str, Confirmed] = {}  # by key: what was said last, or stands there
+        self.doubted: set[str] = set()  # nodes that may not take the workers any more
         self.count = 0  # pretend pods so far
         self.is_due = False  # something happened since they were settled
 
@@ -105,11 +107,16 @@ class Promises:
         self._cluster.holds.release(uid)
         return row
 
+    def doubt(self, node: str) -> None:
+        """The node is another, or closed."""
+        if self.places:
+            self.doubted.add(node)
+
     # ---- settling
 
     def settle(self) -> tuple[list[do.Effect], bool]:
         """What is to be said of which grant; and whether anybody's chances are better."""
-        self.is_due, better = False, False
+        self.is_due, better = False, self._recheck()
         for key in list(self.places):
             better |= self._trim(key)
         before = self.count
@@ -120,6 +127,29 @@ class Promises:
         for grant in in_order:  # who was told that there are places has them by now, if they are
             effects += self._say(grant, self._fill(grant, grant.places))
         return effects, better or self.count > before  # workers may wait for just that
+
+    def _recheck(self) -> bool:
+        """Leaves places on nodes that no longer take such workers. Whether there were any."""
+        rows = {self._cluster.rows[name] for name in self.doubted if name in self._cluster.rows}
+        self.doubted.clear()
+        left = False
+        for grant in sorted(self.grants.values(), key=_turn, reverse=True) if rows else ():
+            for uid in self.of(grant.key):
+                row = self._cluster.holds.rows[uid]
+                if row in rows:
+                    left |= not self._hold_again(grant, uid, row)
+        return left
+
+    def _hold_again(self, grant: Grant, uid: str, row: int) -> bool:
+        """The same place, with devices that are there."""
+        cluster, verdicts = self._cluster, self._verdicts[grant.pod.scheduler]
+        self._release(uid)
+        with asking(verdicts, replace(grant.pod, uid=uid)) as ask:
+            if not verdicts.takes(ask, row):
+                return False
+            placed = placing.placement(cluster, verdicts.profile, ask, row)
+        cluster.holds.hold(replace(placing.holding(placed), priority=FIRST), row)
+        return True
 
     def _told(self, grant: Grant) -> Confirmed:
         return self.told.get(grant.key, grant.confirmed)
