@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from bayplan.core.engine import gangs
+from bayplan.core.engine.promises import Promises
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
@@ -325,3 +327,53 @@ def test_a_device_that_is_no_more_is_held_no_more() -> None:
     (place,) = world.engine.cluster.holds.on(world.engine.cluster.rows["n"])
     assert place.held is not None
     assert [part.id for part in place.held.parts] == ["GPU-n1"]
+
+
+def places_tried(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For how many workers places are sought, each time that they are."""
+    tried: list[int] = []
+    place = gangs.place
+
+    def counted(verdicts: Any, pods: Any, *args: Any, **kwargs: Any) -> Any:
+        tried.append(len(pods))
+        return place(verdicts, pods, *args, **kwargs)
+
+    monkeypatch.setattr(gangs, "place", counted)
+    return tried
+
+
+@pytest.mark.parametrize("gang", [None, Gang("default/a", 2)])
+def test_grants_that_find_no_room_are_tried_again_only_when_there_may_be_some(
+    gang: Gang | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(n=8)
+    tried = places_tried(world, monkeypatch)
+    keys = [elastic_key("ElasticJob", "default", f"j{at}") for at in range(20)]
+    grants(world, *(grant(key, 2, gpus=9, gang=gang) for key in keys))
+    assert len(tried) == 1  # what one was refused, the others are
+    for at in range(8):
+        world.see(pod(f"p{at}", 1, node="n"))
+    assert len(tried) == 1
+    world.finish("p0")
+    assert len(tried) == 2
+    world.node("m", 9)
+    assert sum(len(world.engine.promises.of(key)) for key in keys) == 1
+
+
+def test_only_grants_with_news_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(n=40)
+    keys = [elastic_key("ElasticJob", "default", f"j{at}") for at in range(10)]
+    grants(world, *(grant(key, 4) for key in keys))
+    said: list[str] = []
+    say = Promises._say
+
+    def noted(promises: Promises, each: Grant, *args: Any) -> Any:
+        said.append(each.key)
+        return say(promises, each, *args)
+
+    monkeypatch.setattr(Promises, "_say", noted)
+    world.see(pod("other", 0, node="n"))
+    assert said == []
+    worker(world, keys[3], "w0")
+    world.finish("w0")
+    assert set(said) == {keys[3]}

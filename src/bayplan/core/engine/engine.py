@@ -92,7 +92,7 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
-        self.promises.is_due |= self.promises.is_kept and not isinstance(event, on.Tick)
+        self.promises.note(event)
         match event:
             case on.PodSeen(pod):
                 return self._see(pod, now)
@@ -124,7 +124,6 @@ class Engine:
             case on.GrantSeen() | on.GrantGone() | on.ConfirmFailed():
                 self.promises.hear(event)
             case on.NodeSeen(node):
-                self.promises.doubt(node.name)
                 return self._nodes.see(node, now)
             case on.EstateSeen() | on.EstateLost():
                 return self.keeper.hear(event, now)
@@ -410,7 +409,6 @@ class Engine:
         if node:
             self.unreadable[uid] = node
             self.cluster.close_node(node, uid)
-            self.promises.doubt(node)
 
     def _open(self, uid: str, now: float) -> None:
         node = self.unreadable.pop(uid, None)

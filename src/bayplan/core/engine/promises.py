@@ -7,7 +7,7 @@ decided about: what one gives back goes to the others first, in the same cycle.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.waiting import Waiting
 
 FIRST = 2**31 - 1  # a priority that no pod has
+_State = tuple[int, int]  # of a job: workers that have a place, and places that are held
 
 
 class Promises:
@@ -42,19 +43,36 @@ class Promises:
         self.doubted: set[str] = set()  # nodes that may not take the workers any more
         self.count = 0  # pretend pods so far
         self.is_due = False  # something happened since they were settled
+        self._settled: dict[str, _State] = {}  # by key: as it was left
+        self._helped = -1  # `waiting.helped` at that time
 
     @property
     def is_kept(self) -> bool:
         """Whether there is anything to be settled, ever."""
         return bool(self.grants or self.places)
 
+    def note(self, event: on.Event) -> None:
+        """Whatever happens may cost a place, or make room for one."""
+        if not self.is_kept or isinstance(event, on.Tick):
+            return
+        self.is_due = True
+        match event:
+            case on.NodeSeen(node):
+                self.doubted.add(node.name)
+            case on.PodUnreadable(_, name) | on.KubeletRefused(name, _):
+                self.doubted.add(name)
+            case on.PodNotExpected() | on.PlaceWanted() | on.BindAsked():
+                self._helped = -1
+
     def hear(self, event: on.GrantSeen | on.GrantGone | on.ConfirmFailed) -> None:
         match event:
             case on.GrantSeen(grant):
+                self._settled.pop(grant.key, None)
                 self._see(grant)
             case on.GrantGone(key):
                 self._forget(key)
             case on.ConfirmFailed(key) if key in self.told:
+                self._settled.pop(key, None)
                 self.told[key] = self.grants[key].confirmed
         self.is_due = self.is_kept
 
@@ -79,6 +97,7 @@ class Promises:
         """The job is gone; what was kept for it is free at the next look."""
         self.grants.pop(key, None)
         self.told.pop(key, None)
+        self._settled.pop(key, None)
 
     def has(self, uid: str) -> bool:
         """Whether a hold is one of these."""
@@ -107,26 +126,44 @@ class Promises:
         self._cluster.holds.release(uid)
         return row
 
-    def doubt(self, node: str) -> None:
-        """The node is another, or closed."""
-        if self.places:
-            self.doubted.add(node)
-
     # ---- settling
 
     def settle(self) -> tuple[list[do.Effect], bool]:
         """What is to be said of which grant; and whether anybody's chances are better."""
         self.is_due, better = False, self._recheck()
-        for key in list(self.places):
-            better |= self._trim(key)
-        before = self.count
-        in_order = sorted(self.grants.values(), key=_turn)
-        for grant in in_order:
-            self._fill(grant, min(grant.places, self._told(grant).places))
-        effects: list[do.Effect] = []
-        for grant in in_order:  # who was told that there are places has them by now, if they are
-            effects += self._say(grant, self._fill(grant, grant.places))
+        otherwise = self._promised_otherwise()
+        for key in [key for key in self.places if key not in self.grants]:
+            better |= self._trim(key, 0)
+        due = sorted((g for g in self.grants.values() if self._is_due(g, otherwise)), key=_turn)
+        for grant in due:
+            better |= self._trim(grant.key, self._missing(grant, grant.places, otherwise))
+        is_roomier = better or self._helped != self._waiting.helped
+        self._helped, before = self._waiting.helped, self.count
+        short = (g for g in self.grants.values() if self._told(g).places < g.places)
+        tried = (g for g in short if is_roomier or self._shape(g) is None)
+        due = sorted({g.key: g for g in (*due, *tried)}.values(), key=_turn)
+        effects = self._filled(due, otherwise)
         return effects, better or self.count > before  # workers may wait for just that
+
+    def _filled(self, due: Sequence[Grant], otherwise: Mapping[str, int]) -> list[do.Effect]:
+        hopeless: dict[Hashable, str] = {}  # by shape: why nobody takes one more
+        for grant in due:
+            places = min(grant.places, self._told(grant).places)
+            self._fill(grant, self._missing(grant, places, otherwise), hopeless)
+        effects: list[do.Effect] = []
+        for grant in due:  # who was told that there are places has them by now, if they are
+            missing = self._missing(grant, grant.places, otherwise)
+            effects += self._say(grant, missing, self._fill(grant, missing, hopeless))
+            self._settled[grant.key] = self._state(grant, otherwise)
+        return effects
+
+    def _state(self, grant: Grant, otherwise: Mapping[str, int]) -> _State:
+        there = len(self._cluster.census.elastic.get(grant.key, ())) + otherwise.get(grant.key, 0)
+        return there, len(self.of(grant.key))
+
+    def _is_due(self, grant: Grant, otherwise: Mapping[str, int]) -> bool:
+        """Whether it has changed, or who has its places."""
+        return self._settled.get(grant.key) != self._state(grant, otherwise)
 
     def _recheck(self) -> bool:
         """Leaves places on nodes that no longer take such workers. Whether there were any."""
@@ -154,35 +191,35 @@ class Promises:
     def _told(self, grant: Grant) -> Confirmed:
         return self.told.get(grant.key, grant.confirmed)
 
-    def _missing(self, key: str, places: int) -> int:
+    def _missing(self, grant: Grant, places: int, otherwise: Mapping[str, int]) -> int:
         """So many of the places are for workers that are not there yet."""
-        there = len(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)
-        return max(places - there, 0)
+        return max(places - self._state(grant, otherwise)[0], 0)
 
-    def _promised_otherwise(self, key: str) -> int:
-        """Workers that wait, and for whom a place of their own is kept."""
+    def _promised_otherwise(self) -> Counter[str]:
+        """By key: workers that wait, and for whom a place of their own is kept."""
         pods = self._waiting.pods
-        found = (pods[uid][0].pod for uid in self._nominations.owners if uid in pods)
-        return sum(pod.elastic == key and pod.uid in self._nominations for pod in found)
+        owners = (uid for uid in self._nominations.owners if uid in pods)
+        return Counter(pods[uid][0].pod.elastic for uid in owners if uid in self._nominations)
 
-    def _trim(self, key: str) -> bool:
+    def _trim(self, key: str, wanted: int) -> bool:
         """Gives back what is too much. Whether it was."""
-        here, grant = self.of(key), self.grants.get(key)
-        wanted = 0 if grant is None else self._missing(key, grant.places)
+        here = self.of(key)
         for uid in here[wanted:]:
             self._release(uid)
-        if here[:wanted]:
-            self.places[key] = here[:wanted]
-        else:
+        self.places[key] = here[:wanted]
+        if not here[:wanted]:
             del self.places[key]
         return len(here) > wanted
 
-    def _fill(self, grant: Grant, places: int) -> str:
+    def _fill(self, grant: Grant, missing: int, hopeless: dict[Hashable, str]) -> str:
         """Finds the places that are missing. Gives why there are not enough; empty if there are."""
         here = self.of(grant.key)
-        missing = self._missing(grant.key, places) - len(here)
+        missing -= len(here)
         if grant.wrong or missing <= 0:
             return grant.wrong
+        shape = self._shape(grant)
+        if shape in hopeless:  # nothing was given back since
+            return hopeless[shape]
         numbers = range(self.count, self.count + missing)
         pods = [replace(grant.pod, uid=f"{grant.pod.uid}#{number}") for number in numbers]
         cluster, verdicts = self._cluster, self._verdicts[grant.pod.scheduler]
@@ -196,7 +233,22 @@ class Promises:
                 held = replace(placing.holding(each), priority=FIRST)
                 cluster.holds.hold(held, cluster.rows[each.node])
             self.places[grant.key] = [*here, *(each.pod.uid for each in placed.placements)]
-        return placed.refusal.message if placed.refusal is not None else ""
+        why = placed.refusal.message if placed.refusal is not None else ""
+        if why and shape is not None:
+            hopeless[shape] = why
+        return why
+
+    def _shape(self, grant: Grant) -> Hashable:
+        """What workers must share to be refused alike; None where that cannot be said."""
+        pod, verdicts = grant.pod, self._verdicts[grant.pod.scheduler]
+        if not verdicts.by_terms_alone or pod.row.claims or grant.wrong:
+            return None
+        if pod.terms is not None or self._cluster.terms.concerning(pod):
+            return None
+        gang = gangs.meant(self._cluster, [pod])[0] if pod.gang is not None else None
+        if gang is not None and (gang.within or gang.across or gang.spread):
+            return None
+        return pod.scheduler, pod.row
 
     def _told_of(self, grant: Grant, here: Iterable[str], pods: Iterable[Pod]) -> dict[str, int]:
         """By uid the rows that the object says are kept, and are not yet: after a restart."""
@@ -207,9 +259,9 @@ class Promises:
         told -= Counter(self._cluster.holds.rows[uid] for uid in here)
         return dict(zip((pod.uid for pod in pods), told.elements(), strict=False))
 
-    def _say(self, grant: Grant, why: str) -> list[do.Effect]:
+    def _say(self, grant: Grant, missing: int, why: str) -> list[do.Effect]:
         here = self.of(grant.key)
-        there = grant.places - self._missing(grant.key, grant.places)
+        there = grant.places - missing
         kept = Counter(self._cluster.name(self._cluster.holds.rows[uid]) for uid in here)
         said = Confirmed(
             grant.generation,
