@@ -158,7 +158,9 @@ async def naive(stage: Both, arrive: Callable[[], Awaitable[None]]) -> None:
     free = sum(int(each["status"]["allocatable"][GPU]) for each in stage.objects("nodes").values())
     free -= sum(gpus_of(pod) for pod in stage.api.store.values("pods"))
     jobs = {job.key: job for job in all_jobs(stage.api)}
-    asking = [Asking(job.key, job.minimum, job.maximum, 0, amdahl(), job.arrival) for job in jobs.values()]
+    asking = [
+        Asking(job.key, job.minimum, job.maximum, 0, amdahl(), job.arrival) for job in jobs.values()
+    ]
     sizes = faithful(asking, free)
     await arrive()
     for key, job in jobs.items():

@@ -18,7 +18,7 @@ from typing import NoReturn
 from bayplan.elastic.cluster import Cluster
 from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
-from bayplan.elastic.seen import Snapshot, Step, Write
+from bayplan.elastic.seen import MakeLauncher, MakeWorkers, Scale, Snapshot, Step, Write
 from bayplan.elastic.writer import Stale, Writer
 from bayplan.kube.client import Client
 from bayplan.kube.lease import NEVER, Lease
@@ -140,7 +140,7 @@ class Controller:
         except Stale:
             self._rest(key, AGAIN_S)
         except (ApiError, TransportError) as error:
-            conflict = isinstance(error, ApiError) and error.status in (404, 409)
+            conflict = isinstance(error, ApiError) and _is_passing(step, error.status)
             self._rest(key, AGAIN_S if conflict else None)
             if not conflict:
                 if isinstance(error, ApiError) and not isinstance(step, Write):
@@ -169,6 +169,13 @@ class Controller:
             return
         self.troubles["watch"] += 1
         log.warning("the watch of each %s broke off and is begun again: %s", what, error)
+
+
+def _is_passing(step: Step, status: int) -> bool:
+    """Whether the answer says only that something has changed. What cannot be made because its
+    name is taken, or its kind is not there, is for the job's owner to know."""
+    makes = isinstance(step, MakeWorkers | MakeLauncher)
+    return status == 409 if isinstance(step, Scale) else status in (404, 409) and not makes
 
 
 def words(step: Step) -> str:
