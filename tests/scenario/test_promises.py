@@ -19,7 +19,8 @@ A, B = (elastic_key("ElasticJob", "default", name) for name in "ab")
 
 
 def grant(key: str, places: int, generation: int = 1, gpus: int = 1, **facts: Any) -> Grant:
-    said = {name: facts.pop(name) for name in ("confirmed", "wrong") if name in facts}
+    said = {name: facts.pop(name) for name in ("confirmed", "wrong", "job") if name in facts}
+    said |= {"uid": said.pop("job")} if "job" in said else {}
     shape = pod("", gpus, uid=key, elastic=key, **facts)
     return Grant(key, generation, places, shape, **said)
 
@@ -377,3 +378,11 @@ def test_only_grants_with_news_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     worker(world, keys[3], "w0")
     world.finish("w0")
     assert set(said) == {keys[3]}
+
+
+def test_what_is_said_is_said_of_one_job_not_of_its_name() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 2, generation=1, job="first"))
+    grants(world, grant(A, 2, generation=1, job="second"))
+    said = [each for each in world.effects if isinstance(each, do.Confirm)]
+    assert [each.uid for each in said] == ["first", "second"]

@@ -23,6 +23,7 @@ KIND = "confirmation"
 
 class _Said(Struct, frozen=True):
     confirmed: Confirmed
+    uid: str  # of the job: another of the same name is not meant
     check: BeforeSend  # the fence of its term
 
 
@@ -35,7 +36,7 @@ class Confirming:
         self._failed: list[tuple[float, str]] = []  # heap: when to tell of it, job
 
     def tell(self, effect: Confirm) -> None:
-        said = _Said(effect.confirmed, self._desk.fence.of_now())
+        said = _Said(effect.confirmed, effect.uid, self._desk.fence.of_now())
         if effect.job in self._busy:
             self._later[effect.job] = said
         else:
@@ -51,7 +52,7 @@ class Confirming:
             await self._desk.client.request(
                 "PATCH",
                 path_of(job, "status"),
-                body=body_of(said.confirmed),
+                body=body_of(said.confirmed, said.uid),
                 content_type=MERGE_PATCH,
                 before_send=said.check,
             )
@@ -82,7 +83,7 @@ class Confirming:
         self._later.clear()
 
 
-def body_of(confirmed: Confirmed) -> bytes:
+def body_of(confirmed: Confirmed, uid: str) -> bytes:
     """A list of the nodes: a merge patch would keep those that are no longer in an object."""
     kept = [{"node": node, "workers": count} for node, count in confirmed.kept]
     said = {
@@ -91,4 +92,5 @@ def body_of(confirmed: Confirmed) -> bytes:
         "kept": kept,
         "message": confirmed.why,
     }
-    return msgspec.json.encode({"status": {"confirmed": said}})
+    whose = {"metadata": {"uid": uid}} if uid else {}
+    return msgspec.json.encode({**whose, "status": {"confirmed": said}})

@@ -270,7 +270,7 @@ class Promises:
             why,
         )
         known, self.told[grant.key] = self._told(grant), said
-        return [] if _same(known, said) else [do.Confirm(grant.key, said)]
+        return [] if _same(known, said) else [do.Confirm(grant.key, said, grant.uid)]
 
 
 def _alike(old: Pod, new: Pod) -> bool:
