@@ -11,9 +11,10 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
 from bayplan.core.model.grants import Confirmed, Grant, elastic_key
-from bayplan.core.model.pods import Gang
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort
+from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
-from bayplan.testing.world import World, cards, pod, tainted
+from bayplan.testing.world import HOSTNAME, World, cards, pod, tainted, terms
 
 A, B = (elastic_key("ElasticJob", "default", name) for name in "ab")
 
@@ -386,3 +387,33 @@ def test_what_is_said_is_said_of_one_job_not_of_its_name() -> None:
     grants(world, grant(A, 2, generation=1, job="second"))
     said = [each for each in world.effects if isinstance(each, do.Confirm)]
     assert [each.uid for each in said] == ["first", "second"]
+
+
+ALIKE = Selector((Requirement("app", "In", ("x",)),))
+ALONE = terms(anti_affinity=(AffinityTerm(ALIKE, HOSTNAME, ("default",)),))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"ports": (HostPort("TCP", 80, "0.0.0.0"),)}, {"labels": {"app": "x"}, "terms": ALONE}],
+    ids=["ports", "anti-affinity"],
+)
+def test_places_of_workers_that_keep_apart_are_apart_whenever_they_are_found(
+    facts: dict[str, Any],
+) -> None:
+    world = World(n=4)
+    grants(world, grant(A, 3, **facts))
+    world.see(pod("other", 1, node="n"))
+    world.finish("other")
+    assert confirmed(world, A).kept == (("n", 1),)
+    world.node("m", 4)
+    assert confirmed(world, A).kept == (("m", 1), ("n", 1))
+
+
+def test_places_of_workers_that_belong_together_are_together_whenever_they_are_found() -> None:
+    world = World(n=1)
+    grants(world, grant(A, 2, gang=Gang("default/a", 1, within=HOSTNAME)))
+    world.node("m", 1)
+    assert confirmed(world, A).kept == (("n", 1),)
+    world.node("n", 2)
+    assert confirmed(world, A).kept == (("n", 2),)

@@ -224,8 +224,10 @@ class Promises:
         pods = [replace(grant.pod, uid=f"{grant.pod.uid}#{number}") for number in numbers]
         cluster, verdicts = self._cluster, self._verdicts[grant.pod.scheduler]
         gang = gangs.meant(cluster, pods)[0] if grant.pod.gang is not None else None
+        homes = self._told_of(grant, here, pods)
         with cluster.trial():
-            homes = self._told_of(grant, here, pods)
+            if shape is None or grant.pod.row.ports:
+                self._embody()
             placed = gangs.place(verdicts, pods, 1, homes, keep=True, gang=gang)
         if placed.ok:
             self.count += missing
@@ -237,6 +239,12 @@ class Promises:
         if why and shape is not None:
             hopeless[shape] = why
         return why
+
+    def _embody(self) -> None:
+        """On a trial: whoever is to come is there, with its ports, labels and terms."""
+        holds = self._cluster.holds
+        for pod, row in holds.taken([uid for key in self.places for uid in self.of(key)]):
+            self._cluster.place(pod, self._cluster.name(row))
 
     def _shape(self, grant: Grant) -> Hashable:
         """What workers must share to be refused alike; None where that cannot be said."""
