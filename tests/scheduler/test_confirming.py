@@ -82,6 +82,22 @@ def test_what_fails_is_told_after_a_pause() -> None:
     run(test)
 
 
+def test_who_may_not_write_asks_less_and_less_often() -> None:
+    async def test(rig: Rig) -> None:
+        pauses = []
+        for status in (403, 403, 422, 503, 403):
+            rig.api.answer = lambda sent, status=status: refused(status, "no")  # type: ignore[misc]
+            rig.writer.confirm(confirm(1))
+            await rig.settle()
+            at = rig.writer.next_time()
+            assert at is not None
+            pauses.append(at - rig.clock.time())
+            rig.writer.tick(at)
+        assert pauses == [1.0, 2.0, 4.0, 1.0, 1.0]
+
+    run(test)
+
+
 def test_nothing_is_said_after_the_lease() -> None:
     async def test(rig: Rig) -> None:
         rig.api.hold()
