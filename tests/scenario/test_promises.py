@@ -20,7 +20,8 @@ A, B = (elastic_key("ElasticJob", "default", name) for name in "ab")
 
 
 def grant(key: str, places: int, generation: int = 1, gpus: int = 1, **facts: Any) -> Grant:
-    said = {name: facts.pop(name) for name in ("confirmed", "wrong", "job") if name in facts}
+    given = ("confirmed", "wrong", "job")
+    said: dict[str, Any] = {name: facts.pop(name) for name in given if name in facts}
     said |= {"uid": said.pop("job")} if "job" in said else {}
     shape = pod("", gpus, uid=key, elastic=key, **facts)
     return Grant(key, generation, places, shape, **said)
@@ -417,3 +418,13 @@ def test_places_of_workers_that_belong_together_are_together_whenever_they_are_f
     assert confirmed(world, A).kept == (("n", 1),)
     world.node("n", 2)
     assert confirmed(world, A).kept == (("n", 2),)
+
+
+def test_a_node_that_a_kubelet_made_doubtful_keeps_no_places_until_it_is_trusted_again() -> None:
+    world = World(n=1)
+    grants(world, grant(A, 1))
+    world.tell(on.KubeletRefused("n", ("nvidia.com/gpu",)))
+    world.tick()
+    assert confirmed(world, A).places == 0
+    world.wait(3600)
+    assert confirmed(world, A).places == 1

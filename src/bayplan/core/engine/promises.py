@@ -99,9 +99,9 @@ class Promises:
         self.told.pop(key, None)
         self._settled.pop(key, None)
 
-    def has(self, uid: str) -> bool:
-        """Whether a hold is one of these."""
-        return any(uid in uids for uids in self.places.values())
+    def all(self) -> set[str]:
+        """The holds of all jobs."""
+        return {uid for uids in self.places.values() for uid in uids}
 
     def of(self, key: str) -> list[str]:
         """The holds for workers of the job that are not there yet."""
