@@ -428,3 +428,18 @@ def test_a_node_that_a_kubelet_made_doubtful_keeps_no_places_until_it_is_trusted
     assert confirmed(world, A).places == 0
     world.wait(3600)
     assert confirmed(world, A).places == 1
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"ports": (HostPort("TCP", 80, "0.0.0.0"),)}, {"labels": {"app": "x"}, "terms": ALONE}],
+    ids=["ports", "anti-affinity"],
+)
+def test_a_place_that_somebody_has_spoilt_is_told(facts: dict[str, Any]) -> None:
+    world = World(n=4)
+    grants(world, grant(A, 1, **facts))
+    assert confirmed(world, A).places == 1
+    world.see(pod("stranger", node="n", ports=facts.get("ports", ()), labels={"app": "x"}))
+    assert confirmed(world, A).places == 0
+    world.finish("stranger")
+    assert confirmed(world, A).places == 1

@@ -61,8 +61,15 @@ class Promises:
                 self.doubted.add(node.name)
             case on.PodUnreadable(_, name) | on.KubeletRefused(name, _):
                 self.doubted.add(name)
+            case on.PodSeen(pod) if pod.node and (pod.terms is not None or self._is_touchy()):
+                self.doubted.add(pod.node)  # it may be in the way, whatever it uses
             case on.PodNotExpected() | on.PlaceWanted() | on.BindAsked():
                 self._helped = -1
+
+    def _is_touchy(self) -> bool:
+        """Whether it matters to some workers who else is there."""
+        pods = (grant.pod for grant in self.grants.values())
+        return any(pod.terms is not None or pod.row.ports for pod in pods)
 
     def hear(self, event: on.GrantSeen | on.GrantGone | on.ConfirmFailed) -> None:
         match event:
@@ -181,7 +188,9 @@ class Promises:
         """The same place, with devices that are there."""
         cluster, verdicts = self._cluster, self._verdicts[grant.pod.scheduler]
         self._release(uid)
-        with asking(verdicts, replace(grant.pod, uid=uid)) as ask:
+        with cluster.trial(), asking(verdicts, replace(grant.pod, uid=uid)) as ask:
+            if self._shape(grant) is None or grant.pod.row.ports:
+                self._embody()
             if not verdicts.takes(ask, row):
                 return False
             placed = placing.placement(cluster, verdicts.profile, ask, row)
