@@ -94,6 +94,16 @@ def test_a_worker_names_its_job(text: str, key: str) -> None:
     assert Reader().pod({"metadata": metadata, "spec": {}}).elastic == key
 
 
+def test_claims_that_come_with_each_worker_are_not_waited_for() -> None:
+    manifest = job()
+    claim = {"spec": {"accessModes": ["ReadWriteOnce"]}}
+    manifest["spec"]["template"]["spec"]["volumes"] = [
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": claim}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+    ]
+    assert [name.rpartition("/")[2] for name in read(manifest).pod.row.claims] == ["data"]
+
+
 def test_alnairs_jobs_have_workers_of_one_gpu() -> None:
     workers = {"image": "w", "minReplicas": 2, "maxReplicas": 5}
     launcher = {"image": "l", "pythonCommand": ["train.py"]}

@@ -9,7 +9,17 @@ from bayplan.elastic.planner import Settings
 from bayplan.elastic.sizes import Policy
 from bayplan.kube.client import PODS
 from bayplan.kube.elastic import HOROVOD, RESOURCES
-from tests.elastic.stage import GPU, Stage, elastic, horovod, node, patch, play, template
+from tests.elastic.stage import (
+    DEFINITIONS,
+    GPU,
+    Stage,
+    elastic,
+    horovod,
+    node,
+    patch,
+    play,
+    template,
+)
 
 
 def test_two_jobs_share_and_a_third_takes_its_part_and_one_goes_and_a_node_dies() -> None:
@@ -292,6 +302,48 @@ def test_a_pod_that_the_api_refuses_is_told_and_costs_the_others_nothing() -> No
         assert "restartPolicy" in stage.job("bad").said["message"]
 
     play(story, only=4)
+
+
+def test_workers_of_a_job_that_became_bad_still_have_their_devices() -> None:
+    """Others are not granted them, and make room for who is new."""
+
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("bad", 2, 2))
+        await stage.submit(elastic("good", 1, 4))
+        await stage.pass_time(5)
+        assert stage.workers() == {"bad": 2, "good": 4}
+        await stage.change("bad", {"maxWorkers": 1})
+        await stage.pass_time(5)
+        await stage.submit(elastic("new", 2, 2))
+        await stage.pass_time(9)
+        assert stage.workers() == {"bad": 2, "good": 2, "new": 2}
+
+    play(story, only=6)
+
+
+def test_a_name_that_is_taken_is_told() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.pod("a-worker-0", 0)
+        await stage.submit(elastic("a", 1, 2))
+        await stage.pass_time(5)
+        assert stage.workers() == {}
+        assert '"a-worker-0" already exists' in stage.job("a").said["message"]
+        await stage.user.request("DELETE", PODS.path("default", "a-worker-0"))
+        await stage.pass_time(70)
+        assert stage.workers() == {"a": 2}
+
+    play(story, only=2)
+
+
+def test_a_server_without_pod_groups_is_told_of_in_a_horovod_job() -> None:
+    async def story(stage: Stage) -> None:
+        name = "podgroups.scheduling.sigs.k8s.io"
+        await stage.user.request("DELETE", f"{DEFINITIONS}/{name}")
+        await stage.submit(horovod("a", 1, 2))
+        await stage.pass_time(5)
+        assert stage.job("a", HOROVOD).said["message"].startswith("Scale: ")
+
+    play(story, only=2)
 
 
 def test_the_faithful_rule_cuts_to_the_minimum_and_gives_the_rest_to_the_newcomer() -> None:

@@ -19,8 +19,8 @@ BUGS = (
     Bug(
         "kept-twice",
         PROMISES,
-        "(self._cluster.census.elastic.get(key, ())) + self._promised_otherwise(key)",
-        "(self._cluster.census.elastic.get(key, ()))",
+        "(self._cluster.census.elastic.get(grant.key, ())) + otherwise.get(grant.key, 0)",
+        "(self._cluster.census.elastic.get(grant.key, ()))",
         "a worker that others go for has a place of its own",
     ),
     Bug(
@@ -40,8 +40,8 @@ BUGS = (
     Bug(
         "only-once",
         "core/engine/engine.py",
-        "self.promises.is_due |= self.promises.is_kept and self.promises.concerns(event)",
-        "",
+        "self.promises.note(event)",
+        "pass",
         "what happens may cost a place, or bring one",
     ),
     Bug(
@@ -54,9 +54,16 @@ BUGS = (
     Bug(
         "nobody-left",
         PROMISES,
-        "return max(places - there, 0)",
+        "return max(places - self._state(grant, otherwise)[0], 0)",
         "return places",
         "who is there needs no place that is kept",
+    ),
+    Bug(
+        "hope-given-up",
+        PROMISES,
+        "is_roomier = better or self._helped != self._waiting.helped",
+        "is_roomier = False",
+        "a grant that was short gets what others leave",
     ),
 )
 

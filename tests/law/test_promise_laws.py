@@ -117,8 +117,22 @@ class Promises(preemption.Preemption):
             if not harm and key in self.told:
                 assert now[key] >= min(self.told[key], grant.places), "a promise was broken"
         self.told = now
+        self.nothing_is_overlooked()
         if seconds >= 20.0 and not self.engine.is_full:
             self.nobody_waits_beside_a_place()
+
+    def nothing_is_overlooked(self) -> None:
+        """Grants that were not looked at again would have got no place."""
+        promises = self.engine.promises
+        with self.engine.asked():
+            for grant in promises.grants.values():
+                otherwise = promises._promised_otherwise()
+                missing = promises._missing(grant, grant.places, otherwise)
+                kept = len(promises.of(grant.key))
+                if missing > kept and not grant.wrong:
+                    worker = replace(grant.pod, uid="one more")
+                    verdicts = self.engine.verdicts[grant.pod.scheduler]
+                    assert not gangs.place(verdicts, [worker], 1, keep=True).ok, "it was overlooked"
 
     def has(self, key: str) -> int:
         engine = self.engine

@@ -2,15 +2,20 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
+from bayplan.core.engine import gangs
+from bayplan.core.engine.promises import Promises
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
+from bayplan.core.model.devices import Device
 from bayplan.core.model.grants import Confirmed, Grant, elastic_key
-from bayplan.core.model.pods import Gang
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort
+from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.utilisation import DeviceUse, NodeUse, PodUse
 from bayplan.core.state import laws
-from bayplan.testing.world import World, cards, pod
+from bayplan.testing.world import HOSTNAME, World, cards, pod, tainted, terms
 from tests.utilsched.clusters import carded
 from tests.utilsched.clusters import world as closing
 
@@ -18,7 +23,9 @@ A, B = (elastic_key("ElasticJob", "default", name) for name in "ab")
 
 
 def grant(key: str, places: int, generation: int = 1, gpus: int = 1, **facts: Any) -> Grant:
-    said = {name: facts.pop(name) for name in ("confirmed", "wrong") if name in facts}
+    given = ("confirmed", "wrong", "job")
+    said: dict[str, Any] = {name: facts.pop(name) for name in given if name in facts}
+    said |= {"uid": said.pop("job")} if "job" in said else {}
     shape = pod("", gpus, uid=key, elastic=key, **facts)
     return Grant(key, generation, places, shape, **said)
 
@@ -281,6 +288,8 @@ def test_the_node_of_a_worker_that_is_on_its_way_is_told() -> None:
     world.answer("w0")
     grants(world, grant(A, 1, generation=3))
     assert confirmed(world, A) == Confirmed(3, 1, ())
+
+
 def settled(world: World, *told: on.Event) -> int:
     """How often the grants were gone through for these events."""
     settle, count = world.engine.promises.settle, 0
@@ -318,4 +327,182 @@ def test_a_node_that_measures_opened_again_takes_promised_places() -> None:
     grants(world, grant(A, 1))
     assert confirmed(world, A).places == 0
     world.tell(on.UseSeen("n", None))
+
+
+def test_places_for_workers_of_another_shape_are_sought_anew() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 2))
+    grants(world, grant(A, 2, gpus=2))
+    world.submit("other", gpus=1)
+    worker(world, A, "w0", gpus=2)
+    worker(world, A, "w1", gpus=2)
+    assert set(world.running()) == {"w0", "w1"}
+    grants(world, grant(A, 3, generation=2, gpus=2))
+    assert confirmed(world, A).places == 2
+
+
+def test_a_job_that_can_no_longer_be_understood_gives_its_places_back() -> None:
+    world = World(n=2)
+    grants(world, grant(A, 2))
+    wrong = Grant(A, 1, 2, pod("", uid=A), wrong="its template is no template")
+    grants(world, wrong)
+    assert confirmed(world, A) == Confirmed(1, 0, (), "its template is no template")
+    world.submit("other", gpus=2)
+    assert world.running() == {"other": "n"}
+
+
+def test_a_status_that_was_emptied_is_told_which_generation_was_the_last() -> None:
+    """So that the next grant is a newer one, and is heard."""
+    world = World(n=4)
+    grants(world, grant(A, 2, generation=5))
+    world.effects.clear()
+    grants(world, grant(A, 0, generation=0))
+    assert confirmed(world, A) == Confirmed(5, 2, (("n", 2),))
+
+
+@pytest.mark.parametrize(
+    "change", [{"unschedulable": True}, {"taints": tainted("node.kubernetes.io/not-ready")}]
+)
+def test_places_on_a_node_that_takes_nobody_are_sought_elsewhere(change: dict[str, Any]) -> None:
+    world = World(n=2, m=1)
+    grants(world, grant(A, 2))
+    assert confirmed(world, A).kept == (("n", 2),)
+    world.node("n", 2, **change)
+    said = confirmed(world, A)
+    assert (said.places, said.kept) == (1, (("m", 1),))
+    assert said.why
+    world.node("n", 2)
+    assert confirmed(world, A) == Confirmed(1, 2, (("m", 1), ("n", 1)))
+
+
+def test_a_node_with_less_than_it_had_keeps_the_places_that_it_has_room_for() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 2), grant(B, 2))
+    world.node("n", 3)
+    assert (confirmed(world, A).places, confirmed(world, B).places) == (2, 1)
+    world.tell(on.PodUnreadable("odd", "n"))
+    assert (confirmed(world, A).places, confirmed(world, B).places) == (0, 0)
+
+
+def test_a_device_that_is_no_more_is_held_no_more() -> None:
+    world = World()
+    world.node("n", **cards(80_000, 80_000, name="n"))
+    grants(world, grant(A, 1))
+    worn = (Device("GPU-n0", 0, memory_mib=80_000, healthy=False), Device("GPU-n1", 1, 80_000))
+    world.node("n", **cards(80_000, 80_000, name="n", devices=worn))
+    (place,) = world.engine.cluster.holds.on(world.engine.cluster.rows["n"])
+    assert place.held is not None
+    assert [part.id for part in place.held.parts] == ["GPU-n1"]
+
+
+def places_tried(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For how many workers places are sought, each time that they are."""
+    tried: list[int] = []
+    place = gangs.place
+
+    def counted(verdicts: Any, pods: Any, *args: Any, **kwargs: Any) -> Any:
+        tried.append(len(pods))
+        return place(verdicts, pods, *args, **kwargs)
+
+    monkeypatch.setattr(gangs, "place", counted)
+    return tried
+
+
+@pytest.mark.parametrize("gang", [None, Gang("default/a", 2)])
+def test_grants_that_find_no_room_are_tried_again_only_when_there_may_be_some(
+    gang: Gang | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(n=8)
+    tried = places_tried(world, monkeypatch)
+    keys = [elastic_key("ElasticJob", "default", f"j{at}") for at in range(20)]
+    grants(world, *(grant(key, 2, gpus=9, gang=gang) for key in keys))
+    assert len(tried) == 1  # what one was refused, the others are
+    for at in range(8):
+        world.see(pod(f"p{at}", 1, node="n"))
+    assert len(tried) == 1
+    world.finish("p0")
+    assert len(tried) == 2
+    world.node("m", 9)
+    assert sum(len(world.engine.promises.of(key)) for key in keys) == 1
+
+
+def test_only_grants_with_news_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(n=40)
+    keys = [elastic_key("ElasticJob", "default", f"j{at}") for at in range(10)]
+    grants(world, *(grant(key, 4) for key in keys))
+    said: list[str] = []
+    say = Promises._say
+
+    def noted(promises: Promises, each: Grant, *args: Any) -> Any:
+        said.append(each.key)
+        return say(promises, each, *args)
+
+    monkeypatch.setattr(Promises, "_say", noted)
+    world.see(pod("other", 0, node="n"))
+    assert said == []
+    worker(world, keys[3], "w0")
+    world.finish("w0")
+    assert set(said) == {keys[3]}
+
+
+def test_what_is_said_is_said_of_one_job_not_of_its_name() -> None:
+    world = World(n=4)
+    grants(world, grant(A, 2, generation=1, job="first"))
+    grants(world, grant(A, 2, generation=1, job="second"))
+    said = [each for each in world.effects if isinstance(each, do.Confirm)]
+    assert [each.uid for each in said] == ["first", "second"]
+
+
+ALIKE = Selector((Requirement("app", "In", ("x",)),))
+ALONE = terms(anti_affinity=(AffinityTerm(ALIKE, HOSTNAME, ("default",)),))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"ports": (HostPort("TCP", 80, "0.0.0.0"),)}, {"labels": {"app": "x"}, "terms": ALONE}],
+    ids=["ports", "anti-affinity"],
+)
+def test_places_of_workers_that_keep_apart_are_apart_whenever_they_are_found(
+    facts: dict[str, Any],
+) -> None:
+    world = World(n=4)
+    grants(world, grant(A, 3, **facts))
+    world.see(pod("other", 1, node="n"))
+    world.finish("other")
+    assert confirmed(world, A).kept == (("n", 1),)
+    world.node("m", 4)
+    assert confirmed(world, A).kept == (("m", 1), ("n", 1))
+
+
+def test_places_of_workers_that_belong_together_are_together_whenever_they_are_found() -> None:
+    world = World(n=1)
+    grants(world, grant(A, 2, gang=Gang("default/a", 1, within=HOSTNAME)))
+    world.node("m", 1)
+    assert confirmed(world, A).kept == (("n", 1),)
+    world.node("n", 2)
+    assert confirmed(world, A).kept == (("n", 2),)
+
+
+def test_a_node_that_a_kubelet_made_doubtful_keeps_no_places_until_it_is_trusted_again() -> None:
+    world = World(n=1)
+    grants(world, grant(A, 1))
+    world.tell(on.KubeletRefused("n", ("nvidia.com/gpu",)))
+    world.tick()
+    assert confirmed(world, A).places == 0
+    world.wait(3600)
+    assert confirmed(world, A).places == 1
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"ports": (HostPort("TCP", 80, "0.0.0.0"),)}, {"labels": {"app": "x"}, "terms": ALONE}],
+    ids=["ports", "anti-affinity"],
+)
+def test_a_place_that_somebody_has_spoilt_is_told(facts: dict[str, Any]) -> None:
+    world = World(n=4)
+    grants(world, grant(A, 1, **facts))
+    assert confirmed(world, A).places == 1
+    world.see(pod("stranger", node="n", ports=facts.get("ports", ()), labels={"app": "x"}))
+    assert confirmed(world, A).places == 0
+    world.finish("stranger")
     assert confirmed(world, A).places == 1

@@ -39,6 +39,17 @@ def test_only_our_part_of_the_status_is_written_and_nodes_as_a_list() -> None:
     run(test)
 
 
+def test_another_job_of_the_same_name_is_not_meant() -> None:
+    """Who is deleted and made again must not find what was said of the one before."""
+
+    async def test(rig: Rig) -> None:
+        rig.writer.confirm(Confirm(JOB, Confirmed(1, 2), "uid-1"))
+        await rig.settle()
+        assert rig.api.sent[0].body["metadata"] == {"uid": "uid-1"}
+
+    run(test)
+
+
 def test_what_is_newer_waits_for_the_answer_and_takes_the_place_of_the_rest() -> None:
     async def test(rig: Rig) -> None:
         rig.api.hold()
@@ -67,6 +78,22 @@ def test_what_fails_is_told_after_a_pause() -> None:
         rig.writer.tick(at)
         assert rig.answers() == [on.ConfirmFailed(JOB)]
         assert rig.writer.next_time() is None
+
+    run(test)
+
+
+def test_who_may_not_write_asks_less_and_less_often() -> None:
+    async def test(rig: Rig) -> None:
+        pauses = []
+        for status in (403, 403, 422, 503, 403):
+            rig.api.answer = lambda sent, status=status: refused(status, "no")  # type: ignore[misc]
+            rig.writer.confirm(confirm(1))
+            await rig.settle()
+            at = rig.writer.next_time()
+            assert at is not None
+            pauses.append(at - rig.clock.time())
+            rig.writer.tick(at)
+        assert pauses == [1.0, 2.0, 4.0, 1.0, 1.0]
 
     run(test)
 

@@ -116,6 +116,7 @@ def queue_of(engine: Engine) -> Any:
             engine.promises.told,
             engine.promises.count,
             engine.promises.is_due,
+            engine.promises.doubted,
         ),
         "order": vars(engine.order),
     }
@@ -284,7 +285,8 @@ RESTORED = {
     | {"max_in_flight", "patience", "offers", "nominations", "promises", "keeper"}
     | {"profiles", "verdicts", "picking", "plugin_errors", "_reports"}  # made anew
     | {"preemption", "_deciding", "_facts", "_nodes"},
-    Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"},
+    Waiting: {"rests", "pods", "groups", "asleep", "_ready", "_timers", "_by_kind", "_ticket"}
+    | {"helped"},  # from 0: grants that are short are then tried once more, in vain
     Group: {"key", "members", "awake", "resting", "refusal", "told", "newcomers"}
     | {"announced", "sleeps_until", "alarm_at", "since", "partial", "refused"}
     | {"kept", "awaits", "hopeless"},

@@ -250,8 +250,10 @@ class Cluster:
 
     def _capacity(self, jobs: list[Seen]) -> dict[str, dict[str, int]]:
         """By resource and node: what pods of others leave. A node that takes nobody, or none of
-        the workers that are counted by the resource, has what our own workers have there."""
-        uids = {worker.uid for seen in jobs for worker in seen.workers}
+        the workers that are counted by the resource, has what our own workers have there. Of a job
+        that cannot be understood nobody knows what its workers count for, so they are others, too.
+        """
+        uids = {worker.uid for seen in jobs if not seen.job.wrong for worker in seen.workers}
         wanted = {seen.job.counted[0] for seen in jobs}
         used: dict[tuple[str, str, bool], int] = {}  # by resource, node, and whether it is ours
         for pod in self.pods.known.values():

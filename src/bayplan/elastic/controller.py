@@ -21,7 +21,7 @@ from msgspec import Struct
 from bayplan.elastic.cluster import Cluster
 from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
-from bayplan.elastic.seen import Snapshot, Step, Write
+from bayplan.elastic.seen import MakeLauncher, MakeWorkers, Scale, Snapshot, Step, Write
 from bayplan.elastic.telling import Events, told
 from bayplan.elastic.writer import Stale, Writer
 from bayplan.kube.client import Client
@@ -160,7 +160,7 @@ class Controller:
         except Stale:
             self._rest(step.job, AGAIN_S)
         except (ApiError, TransportError) as error:
-            conflict = isinstance(error, ApiError) and error.status in (404, 409)
+            conflict = isinstance(error, ApiError) and _is_passing(step, error.status)
             self._rest(step.job, AGAIN_S if conflict else None)
             if not conflict:
                 if isinstance(error, ApiError) and not isinstance(step, Write):
@@ -190,3 +190,10 @@ class Controller:
             return
         self.troubles["watch"] += 1
         log.warning("the watch of each %s broke off and is begun again: %s", what, error)
+
+
+def _is_passing(step: Step, status: int) -> bool:
+    """Whether the answer says only that something has changed. What cannot be made because its
+    name is taken, or its kind is not there, is for the job's owner to know."""
+    makes = isinstance(step, MakeWorkers | MakeLauncher)
+    return status == 409 if isinstance(step, Scale) else status in (404, 409) and not makes

@@ -87,7 +87,12 @@ class Writer:
 
     async def _look(self, job: Job, makes: bool) -> Json:
         path = RESOURCES[job.kind].path(job.namespace, job.name)
-        manifest: Json = msgspec.json.decode(await self._client.request("GET", path))
+        try:
+            manifest: Json = msgspec.json.decode(await self._client.request("GET", path))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise Stale(f"{job.key} is gone") from None
         fresh = read_job(job.kind, manifest)
         same = (fresh.uid, fresh.grant) == (job.uid, job.grant) and not fresh.leaving
         confirmed = fresh.confirmed

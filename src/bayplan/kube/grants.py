@@ -1,8 +1,9 @@
 """What elastic jobs were granted, as their statuses say it.
 
 The shape of a worker comes from the job's own template, defaulted as the API server would do it;
-what only the server knows of it (a priority class, a runtime class's overhead) is not in it. A job
-that cannot be understood says why in `wrong`, and has no places.
+what only the server knows of it (a priority class, a runtime class's overhead) is not in it, nor
+are claims of ephemeral volumes, which come to be with each worker. A job that cannot be understood
+says why in `wrong`, and has no places.
 """
 
 from collections.abc import Mapping
@@ -49,9 +50,15 @@ def grant_of(kind: str, source: Source, reader: Reader) -> Grant:
 
 def _worker(job: Job, reader: Reader) -> Pod:
     spec = {name: value for name, value in job.template["spec"].items() if name not in OWN}
+    if isinstance(volumes := spec.get("volumes"), list):  # claims that come with each worker
+        spec["volumes"] = [each for each in volumes if not _is_ephemeral(each)]
     metadata = {**job.template["metadata"], "name": job.name, "namespace": job.namespace}
     pod = reader.pod(default_pod({"metadata": metadata, "spec": spec}), newcomer=True)
     return replace(pod, uid=job.key, created_s=job.arrival, elastic=job.key)
+
+
+def _is_ephemeral(volume: Any) -> bool:
+    return isinstance(volume, dict) and bool(volume.get("ephemeral"))
 
 
 def _unknown(job: Job) -> Pod:

@@ -225,7 +225,7 @@ def outcomes(effects: Iterable[do.Effect]) -> list[Outcome]:
                 found.append(Outcome("Preempt", (pod.uid,), node, victims=gone))
             case do.Park(pod, error):
                 found.append(Outcome("Park", (pod.uid,), text=error))
-            case do.Confirm(job, said):
+            case do.Confirm(job, said, _):
                 words = f"{said.places} places of grant {said.generation}"
                 found.append(Outcome("Confirm", (job,), text=words))
             case _:

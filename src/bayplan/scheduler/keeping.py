@@ -40,6 +40,7 @@ class Promised(Struct, omit_defaults=True):
     told: dict[str, Confirmed] = {}
     count: int = 0
     is_due: bool = False
+    doubted: list[str] = []  # nodes
 
     @classmethod
     def of(cls, engine: Engine) -> "Promised":
@@ -51,7 +52,8 @@ class Promised(Struct, omit_defaults=True):
             for uid in promises.of(key)
         ]
         grants = list(promises.grants.values())
-        return cls(grants, places, promises.told, promises.count, promises.is_due)
+        doubted = sorted(promises.doubted)
+        return cls(grants, places, promises.told, promises.count, promises.is_due, doubted)
 
 
 def kept(engine: Engine) -> Iterator[Kept]:
@@ -88,3 +90,4 @@ def restore_promises(engine: Engine, promised: Promised | None) -> None:
         promises.places.setdefault(place.key, []).append(place.pod.uid)
     promises.told |= promised.told
     promises.count, promises.is_due = promised.count, promised.is_due
+    promises.doubted |= set(promised.doubted)

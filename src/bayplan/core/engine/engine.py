@@ -94,7 +94,7 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
-        self.promises.is_due |= self.promises.is_kept and self.promises.concerns(event)
+        self.promises.note(event)
         match event:
             case on.PodSeen(pod):
                 return self._see(pod, now)
@@ -422,6 +422,7 @@ class Engine:
         """Some nodes were left alone for long enough."""
         self.cluster.distrusted.expire(now)
         self.waiting.wake((EventKind.NODE_FORGIVEN,), now)
+        self.promises.is_due = self.promises.is_kept
 
     # ---- deciding
 
@@ -476,10 +477,9 @@ class Engine:
         members = list(group.members.values()) if waiter.pod.gang is not None else [waiter]
         for member in members:
             self.waiting.rest(member, now)
-        for uid in list(self.cluster.holds.rows):
-            kept = uid in self.nominations.owners or self.promises.has(uid)
-            if not kept and uid not in self.offers.until:
-                self.cluster.holds.release(uid)
+        kept = self.nominations.owners.keys() | self.offers.until.keys() | self.promises.all()
+        for uid in [uid for uid in self.cluster.holds.rows if uid not in kept]:
+            self.cluster.holds.release(uid)
         return [self._park(waiter.pod, error)]
 
     def _park(self, pod: Pod, error: Exception) -> do.Park:

@@ -57,6 +57,7 @@ class Confirm(Struct, frozen=True, gc=False):
 
     job: str  # its key
     confirmed: Confirmed
+    uid: str = ""  # of the job
 
 
 class Park(Struct, frozen=True, gc=False):

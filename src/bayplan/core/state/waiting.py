@@ -7,13 +7,13 @@ to 10 s, and its equals may be tried meanwhile. Time is an argument.
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable
 from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
 
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.verdicts import Help, Refusal
+from bayplan.core.model.verdicts import EventKind, Help, Refusal
 from bayplan.core.state.terms import OwnTerms, Term
 
 LONGEST_SLEEP_S = 300.0  # kube-scheduler also retries after 5 minutes, whatever happened
@@ -91,6 +91,7 @@ class Waiting:
         self.pods: dict[str, tuple[Waiter, Group]] = {}
         self.groups: dict[Hashable, Group] = {}
         self.asleep = 0  # groups that wait for an event
+        self.helped = 0  # how often something happened that may have made room
         self._ready: list[tuple[SortKey, int, Hashable]] = []  # heap; entries may be stale
         self._timers: list[tuple[float, int, Hashable, int]] = []  # heap: when, ticket, group, kind
         self._by_kind: defaultdict[Help, dict[Hashable, None]] = defaultdict(dict)
@@ -224,8 +225,9 @@ class Waiting:
         if group is not None:
             self.rouse(next(iter(group.members)), now)
 
-    def wake(self, kinds: Iterable[Help], now: float) -> None:
+    def wake(self, kinds: Collection[Help], now: float) -> None:
         """Something happened that could help: groups that waited for it are tried again."""
+        self.helped += any(kind is not EventKind.POD_PLACED for kind in kinds)
         if not self.asleep:
             return
         for kind in kinds:
