@@ -253,7 +253,7 @@ class Ledger:
         """A more important pod has a worker's place now."""
         job = self.jobs.get(pod.job)
         over = before is not None and not before.ended and (gone or pod.ended)
-        if job is not None and over and pod.node and pod.preempted:
+        if job is not None and over and pod.preempted:  # perhaps on its way to its node
             job.taken.append(self.now)
             self._event()
             self.counts["workers preempted"] += 1

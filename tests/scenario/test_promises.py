@@ -147,6 +147,17 @@ def test_a_bind_that_fails_keeps_the_place() -> None:
     assert world.running() == {"w0": "n"}
 
 
+def test_a_failed_bind_of_a_gangs_worker_leaves_its_place_to_nobody_more_important() -> None:
+    gang = Gang("default/a", 1)
+    world = World(n=1, binds="hold")
+    grants(world, grant(A, 1, gang=gang))
+    worker(world, A, "w0", gang=gang)
+    world.answer("w0", ok=False)
+    world.submit("vip", gpus=1, priority=1000)
+    world.wait(5)
+    assert world.running() == {"w0": "n"}
+
+
 def test_a_job_that_is_deleted_frees_its_places() -> None:
     world = World(n=2)
     grants(world, grant(A, 2))

@@ -74,18 +74,9 @@ class Engine:
         )
         first = chosen[0].name
         self.offers = Offers(self.verdicts[first], self.preemption[first], self.nominations)
-        self._deciding = Deciding(
-            Rooms(
-                self.cluster,
-                self.waiting,
-                self.verdicts,
-                self.preemption,
-                self.nominations,
-                self.promises,
-                self,
-            ),
-            patience,
-        )
+        kept = self.nominations, self.promises
+        rooms = Rooms(self.cluster, self.waiting, self.verdicts, self.preemption, *kept, self)
+        self._deciding = Deciding(rooms, patience)
         self.max_in_flight, self.patience = max_in_flight, patience
         self.plugin_errors = 0
         self._facts = Facts(self.cluster, self.waiting, self.profiles)
@@ -367,7 +358,8 @@ class Engine:
             return effects
         waiter.arrival = self.waiting.ticket()
         self.waiting.back_off(waiter, now)
-        if placed is not None and placed.pod.gang is not None:  # the others are there already
+        granted = waiter.pod.elastic in self.promises.grants  # then a place is held anyway
+        if placed is not None and placed.pod.gang is not None and not granted:  # others are there
             self.nominations.keep(placed.pod, placed.row, placed.pod.gang.key)
         else:
             self.waiting.wake((EventKind.POD_GONE,), now)
