@@ -247,8 +247,9 @@ class StandIn:
         for job in jobs:
             held = [name for name in self.holds.get(job.key, []) if name in nodes]
             if job.key not in self.holds:  # after a restart
-                kept = (job.said.get("confirmed") or {}).get("kept") or {}
-                held = [name for name, many in kept.items() for _ in range(many) if name in nodes]
+                kept = (job.said.get("confirmed") or {}).get("kept") or []
+                held = [each["node"] for each in kept for _ in range(each["workers"])]
+                held = [name for name in held if name in nodes]
             self.holds[job.key] = held[: max(job.grant.places - on[job.key], 0)]
 
     def _fill(self, job: Job, on: int, free: Counter[str]) -> None:
@@ -265,14 +266,12 @@ class StandIn:
         said: Json = {
             "generation": job.grant.generation,
             "workers": workers,
-            "kept": dict(Counter(held)),
+            "kept": [{"node": name, "workers": many} for name, many in Counter(held).items()],
             "message": f"no room for {short} more" if short else "",
         }
         before = job.said.get("confirmed") or {}
         if not job.grant.generation or said == before:
             return
-        gone = {name: None for name in before.get("kept") or {} if name not in said["kept"]}
-        said["kept"] = said["kept"] | gone
         body = {"status": {"confirmed": said}}
         await patch(self._client, RESOURCES[job.kind].path("default", job.name, "status"), body)
 

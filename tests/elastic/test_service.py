@@ -133,6 +133,11 @@ def test_it_serves_health_and_metrics_grants_and_gives_up_its_lease(tmp_path: Pa
         plane.request("POST", "/api/v1/nodes", node("only", 4))
         path = "/apis/bayplan.dev/v1alpha1/namespaces/default/elasticjobs"
         plane.request("POST", path, elastic("a", 1, 2))
+        said = CliRunner().invoke(
+            main, ["elastic", "--dry-run", "--kubeconfig", str(plane.kubeconfig)]
+        )
+        assert (said.exit_code, said.stdout) == (0, "ElasticJob default/a is granted 2 workers\n")
+        assert "status" not in plane.request("GET", f"{path}/a")
         asyncio.run(story(plane))
         leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/bayplan-elastic"
         assert plane.request("GET", leases)["spec"]["holderIdentity"] == ""

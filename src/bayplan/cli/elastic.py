@@ -14,6 +14,7 @@ Examples:
   bayplan elastic
   bayplan elastic --config elastic.yaml --kubeconfig admin.conf
   bayplan elastic --config elastic.yaml --check-config
+  bayplan elastic --dry-run
 """
 
 
@@ -21,22 +22,24 @@ Examples:
 @click.option("--config", "config_file", metavar="FILE", help="A BayplanElasticConfiguration.")
 @click.option("--kubeconfig", metavar="FILE", help="How to reach the cluster.")
 @click.option("--check-config", is_flag=True, help="Check the configuration and exit.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be done now, and exit.")
 @click.option("--listen", metavar="[HOST]:PORT", help="For health and metrics.  [default: :10273]")
 @click.option("-v", "--verbose", is_flag=True, help="Tell more.")
 def elastic(
     config_file: str | None,
     kubeconfig: str | None,
     check_config: bool,
+    dry_run: bool,
     listen: str | None,
     verbose: bool,
 ) -> None:
     from msgspec.structs import replace
 
     from bayplan.elastic.config import BadConfig, Configuration, load
-    from bayplan.elastic.service import serve
+    from bayplan.elastic.service import foresee, serve
     from bayplan.kube.credentials import CredentialsError
     from bayplan.kube.http import run as run_loop
-    from bayplan.kube.transport import ApiError
+    from bayplan.kube.transport import ApiError, TransportError
     from bayplan.web.server import BadAddress
 
     log_to_stderr(verbose)
@@ -47,6 +50,10 @@ def elastic(
         if check_config:
             click.echo(f"{config_file or 'the default'} is valid: allocator {config.allocator}")
             return
+        if dry_run:
+            steps = run_loop(foresee(config, kubeconfig))
+            click.echo("\n".join(steps) or "nothing is to be done")
+            return
         run_loop(serve(config, kubeconfig))
-    except (BadConfig, CredentialsError, BadAddress, ApiError) as error:
+    except (BadConfig, CredentialsError, BadAddress, ApiError, TransportError) as error:
         raise BadInput(str(error)) from None

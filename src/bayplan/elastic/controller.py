@@ -129,11 +129,10 @@ class Controller:
     async def look(self) -> int:
         """Plans once and carries it out; how many steps were done."""
         self.looks += 1
-        now = self._clock.time()
-        at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.last = self.cluster.snapshot(at)
+        steps = self._plan()
+        assert self.last is not None
         done = 0
-        for step in plan(self.last, self.memory, self.settings, now):
+        for step in steps:
             if not self._rests.get(step.job.key, Rest()).holds(step.job, self._clock.time()):
                 done += await self._try(step)
         keys = {seen.job.key for seen in self.last.jobs}
@@ -143,6 +142,23 @@ class Controller:
             if key in keys and rest.until > self._clock.time()
         }
         return done
+
+    def _plan(self) -> list[Step]:
+        at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.last = self.cluster.snapshot(at)
+        return plan(self.last, self.memory, self.settings, self._clock.time())
+
+    async def foresee(self) -> list[str]:
+        """What it would do now, in words, from one read of everything. Nothing is written."""
+        for watched, table in self.cluster.watched():
+            tell = partial(self._tell, table.what)
+            try:
+                await Reflector(self._client, watched, table, tell).read()
+            except ApiError as error:
+                if error.status not in (403, 404):
+                    raise
+                tell(error)
+        return [f"{step.job.key} {told(step).words}" for step in self._plan()]
 
     async def _try(self, step: Step) -> bool:
         key = step.job.key

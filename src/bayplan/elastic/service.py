@@ -51,6 +51,18 @@ async def serve(config: Configuration, kubeconfig: str | None) -> None:
         await transport.close()
 
 
+async def foresee(config: Configuration, kubeconfig: str | None) -> list[str]:
+    """What would be done now."""
+    clock = RealClock()
+    credentials = Credentials(find_source(kubeconfig), clock)
+    transport = HttpTransport(credentials, clock, CONNECTIONS, user_agent="bayplan-elastic")
+    try:
+        client = Client(transport, clock, random.Random())
+        return await Controller(client, config.settings).foresee()
+    finally:
+        await transport.close()
+
+
 async def run_until(controller: Controller, stopped: asyncio.Event) -> None:
     running = asyncio.create_task(controller.run(), name="controller")
     waiting = asyncio.create_task(stopped.wait(), name="signal")
