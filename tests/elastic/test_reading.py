@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.kube.elastic import GENERAL, HOROVOD, Confirmed, Grant, read_job, worker_template
+from bayplan.kube.elastic import GENERAL, HOROVOD, Confirmed, Grant, Job, read_job, worker_template
 from bayplan.kube.read import Unreadable
 from tests.elastic.stage import GPU, elastic, horovod, template
 
@@ -55,6 +55,12 @@ def test_a_horovod_worker_has_one_gpu_and_the_scheduler_that_its_job_names() -> 
     assert read.template["metadata"]["annotations"]["bayplan.dev/elastic"] == (
         "elastichorovodjob/sample"
     )
+
+
+def test_accelerators_are_counted_before_other_devices() -> None:
+    asked = (("aliyun.com/rdma", 1), ("cpu", 4000), (GPU, 2))
+    assert Job(GENERAL, "default", "a", requests=asked).counted == (GPU, 2)
+    assert Job(GENERAL, "default", "a", requests=asked[:2]).counted == ("aliyun.com/rdma", 1)
 
 
 def test_devices_are_counted_before_cpu() -> None:

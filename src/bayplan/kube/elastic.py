@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from bayplan.core.model.grants import KINDS, elastic_key
+from bayplan.core.model.vendors import Vendors
 from bayplan.kube import wire
 from bayplan.kube.client import Resource
 from bayplan.kube.defaults import Classes, default_pod
@@ -34,6 +35,7 @@ RESOURCES = {
     HOROVOD: Resource("ai.centauruscloud.io", "v1alpha1", "elastichorovodjobs"),
 }
 ELASTIC = wire.ELASTIC
+_KNOWN = Vendors()
 MOST = 10_000  # workers of one job
 LEAST_ITEMS, MOST_ITEMS = 1e-9, 1e15  # per second: what the allocator can reckon with
 # A label of a StatefulSet's pods has its name and a hash of ten characters.
@@ -112,6 +114,7 @@ class Job(Struct, frozen=True):
     def counted(self) -> tuple[str, int]:
         """What its workers are counted by, and how much of it one has: devices before cpu."""
         devices = [each for each in self.requests if "/" in each[0]]
+        devices.sort(key=lambda each: each[0] not in _KNOWN.resources)  # a GPU before a network card
         others = [each for each in self.requests if each[0] == "cpu"]
         return (devices or others or [("", 0)])[0]
 
