@@ -89,7 +89,7 @@ def test_elastic_jobs_are_of_the_kinds_that_the_controller_follows(name: str) ->
 def test_elastic_jobs_have_the_same_columns_and_the_same_protocol(name: str) -> None:
     (version,) = elastic(RESOURCES[name].plural)["spec"]["versions"]
     columns = [column["name"] for column in version["additionalPrinterColumns"]]
-    assert columns == ["Min", "Max", "Workers", "Phase", "Age"]
+    assert columns == ["Min", "Max", "Workers", "Phase", "Message", "Age"]
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     assert set(status["grant"]["properties"]) == {"generation", "workers", "passing", "counts"}
     assert set(status["confirmed"]["properties"]) == {"generation", "workers", "kept", "message"}

@@ -9,7 +9,7 @@ import pytest
 from tests.fake.partitioned import play
 
 PROVE = bool(os.environ.get("BAYPLAN_PROVE"))
-SEEDS = 500 if PROVE else 16
+SEEDS = 500 if PROVE else 20
 SHARES = 2
 FAULTS = {"down", "refuse", "late", "twice", "unheard"}  # few meet "lose" by chance
 

@@ -114,7 +114,7 @@ class Job(Struct, frozen=True):
     def counted(self) -> tuple[str, int]:
         """What its workers are counted by, and how much of it one has: devices before cpu."""
         devices = [each for each in self.requests if "/" in each[0]]
-        devices.sort(key=lambda each: each[0] not in _KNOWN.resources)  # a GPU before a network card
+        devices.sort(key=lambda each: each[0] not in _KNOWN.resources)  # GPUs before network cards
         others = [each for each in self.requests if each[0] == "cpu"]
         return (devices or others or [("", 0)])[0]
 
