@@ -9,8 +9,8 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -26,7 +26,6 @@ from bayplan.kube.transport import (
     MERGE_PATCH,
     ApiError,
     BeforeSend,
-    Params,
     Response,
     TransportError,
 )
@@ -36,6 +35,7 @@ from bayplan.local.faults import Faults
 from bayplan.local.kubelets import Kubelets
 from bayplan.local.transport import DirectTransport
 from bayplan.local.virtual import VirtualClock, run
+from tests.fake.simulation import Cut
 
 Json = dict[str, Any]
 
@@ -89,12 +89,12 @@ def horovod(name: str, least: int, most: int, target: int | None = None) -> Json
     }
 
 
-class Judge:
+class Judge(Cut):
     """A transport of the controller that looks at each write, and can be cut off after the nth."""
 
     def __init__(self, inner: DirectTransport, api: Api, live: int | None) -> None:
-        self._inner, self._api, self._left = inner, api, live
-        self.dead = False
+        super().__init__(inner)
+        self._api, self._left = api, live
         self.died = asyncio.Event()
         self.writes: list[str] = []
         self._looked: dict[str, Job] = {}  # ElasticJobs as they were last asked for
@@ -104,8 +104,6 @@ class Judge:
         self, method: str, path: str, *, before_send: BeforeSend | None = None, **more: Any
     ) -> Response:
         def check() -> None:
-            if self.dead:
-                raise TransportError("the process is dead", sent=False)
             if before_send is not None:
                 before_send()
             if method == "POST" and path.endswith("/pods"):
@@ -113,7 +111,7 @@ class Judge:
             if method == "PATCH" and path.endswith("/status"):
                 self._judge_grant(path, json.loads(more["body"]))
 
-        answer = await self._inner.request(method, path, before_send=check, **more)
+        answer = await super().request(method, path, before_send=check, **more)
         if method == "GET" and "/elasticjobs/" in path and answer.status == 200:
             self._looked[path.split("/")[-1]] = read_job(GENERAL, json.loads(answer.body))
         if method != "GET" and "/leases" not in path and "/events.k8s.io/" not in path:
@@ -170,18 +168,6 @@ class Judge:
         grows = workers > job.grant.workers > 0
         if 0 < workers < least and not (short or grows or ends or workers == job.grant.workers):
             self.wrong.append(f"{said}: less than {least}")
-
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, params: Params | None = None, timeout_s: float = 30.0
-    ) -> AsyncIterator[Any]:
-        if self.dead:
-            raise TransportError("the process is dead", sent=False)
-        async with self._inner.stream(path, params=params, timeout_s=timeout_s) as stream:
-            yield stream
-
-    async def close(self) -> None:
-        pass
 
 
 class StandIn:

@@ -1,15 +1,11 @@
 """Bugs planted in the allocator: its laws, or else its examples, must notice each of them."""
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.law.test_planted_bugs import short
-from tests.oracle.planted_bugs import Bug, plant
+from tests.law.test_planted_bugs import assert_noticed, short
+from tests.oracle.planted_bugs import Bug
 
 ALLOCATOR, PACKING = "elastic/allocator.py", "elastic/packing.py"
 ROOT = Path(__file__).parents[2]
@@ -142,28 +138,4 @@ BUGS = (
 
 @pytest.mark.parametrize(("bug", "test"), short(BUGS), ids=lambda each: getattr(each, "name", ""))
 def test_the_tests_notice(bug: Bug, test: str, tmp_path: Path) -> None:
-    assert_noticed(bug, test, tmp_path, TESTS)
-
-
-def assert_noticed(bug: Bug, test: str, tmp_path: Path, files: tuple[str, ...]) -> None:
-    """One test of these files, and its name says which, fails with the bug."""
-    shutil.copytree(ROOT / "src", tmp_path / "src")
-    plant(bug, tmp_path / "src" / "bayplan")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path / "src"),
-        "BAYPLAN_SHRINK": "no",
-        "BAYPLAN_EXAMPLES": "1000",  # at most: the first that notices ends it
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *files, "-k", test]
-    run = subprocess.run(
-        [*command, "-p", "no:cacheprovider"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert run.returncode == 1, run.stdout[-2000:] + run.stderr[-2000:]
-    assert "1 failed" in run.stdout
+    assert_noticed(bug, tmp_path, (*TESTS, "-k", test), examples=1000)

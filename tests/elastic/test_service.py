@@ -16,12 +16,13 @@ from bayplan.cli.manifests import render
 from bayplan.elastic.config import BadConfig, Configuration, read
 from bayplan.elastic.controller import Controller
 from bayplan.elastic.seen import MakeLauncher, MakeWorkers, RemovePods, Write
-from bayplan.elastic.service import Health, lease_of, run_until
+from bayplan.elastic.service import Health, lease_of
 from bayplan.elastic.writer import Stale
 from bayplan.kube.client import Client
 from bayplan.kube.clock import RealClock
 from bayplan.kube.credentials import Credentials, find_source
 from bayplan.kube.http import HttpTransport
+from bayplan.kube.http import until as ended
 from bayplan.kube.transport import ApiError, Fenced
 from bayplan.web.server import serving
 from tests.elastic.stage import DEFINITIONS, Stage, elastic, node, play
@@ -112,7 +113,7 @@ def test_it_serves_health_and_metrics_grants_and_gives_up_its_lease(tmp_path: Pa
         controller = Controller(client, config.settings, lease_of(config, client))
         stopped = asyncio.Event()
         async with serving("127.0.0.1:0", Health(controller).routes) as port:
-            running = asyncio.create_task(run_until(controller, stopped))
+            running = asyncio.create_task(ended(stopped, controller.run()))
             await asyncio.to_thread(until, lambda: granted(plane))
             assert await asyncio.to_thread(get, port, "/readyz") == (200, "ok\n")
             assert (await asyncio.to_thread(get, port, "/livez"))[0] == 200

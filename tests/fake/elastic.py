@@ -25,13 +25,12 @@ from bayplan.kube.transport import ApiError, TransportError
 from bayplan.local.controllers import Controllers
 from bayplan.local.faults import Chances
 from bayplan.local.transport import DirectTransport
-from bayplan.local.virtual import run
 from bayplan.scheduler.config import Configuration, LeaderElection
 from bayplan.scheduler.service import Options, Service
 from tests.fake import simulation
 from tests.fake.ledger import JobSeen, Ledger, fit
 from tests.fake.preempting import CLASS_PATH, CLASSES
-from tests.fake.simulation import Cut, Json, Lawyer, Simulation
+from tests.fake.simulation import Cut, Json, Lawyer, Simulation, told
 from tests.real.apicheck import (
     Change,
     bound_more_than_once,
@@ -445,12 +444,4 @@ def plain(value: Json) -> Json:
 
 
 def play(seed: int) -> Elastic:
-    async def story() -> Elastic:
-        played = Elastic(seed)
-        await played.play()
-        return played
-
-    played = run(story())
-    wrong = played.judge()
-    assert not wrong, f"seed {seed}: " + "\n".join(wrong[:10])
-    return played
+    return told(seed, Elastic)

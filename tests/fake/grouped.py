@@ -17,11 +17,10 @@ from bayplan.cli.manifests import render
 from bayplan.kube.client import PODS, Client
 from bayplan.kube.transport import ApiError
 from bayplan.local.faults import Chances
-from bayplan.local.virtual import run
 from bayplan.scheduler.config import Configuration, Gangs
 from bayplan.scheduler.service import Options, Service
 from tests.fake import simulation
-from tests.fake.simulation import Json, Simulation
+from tests.fake.simulation import Json, Simulation, told
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
@@ -272,12 +271,4 @@ def labels(pod: Json) -> dict[str, str]:
 
 
 def play(seed: int) -> Grouped:
-    async def story() -> Grouped:
-        played = Grouped(seed)
-        await played.play()
-        return played
-
-    played = run(story())
-    wrong = played.judge()
-    assert not wrong, f"seed {seed}: " + "\n".join(wrong[:10])
-    return played
+    return told(seed, Grouped)

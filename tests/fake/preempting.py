@@ -8,9 +8,8 @@ from bayplan.core.engine.engine import Engine
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.kube.client import PODS
-from bayplan.local.virtual import run
 from tests.fake import simulation
-from tests.fake.simulation import Json, Lawyer, Simulation
+from tests.fake.simulation import Json, Lawyer, Simulation, told
 from tests.law.preempting import nobody_goes_in_vain
 from tests.real.apicheck import waiting_for_less
 
@@ -108,12 +107,4 @@ def gang_of(value: Json) -> str:
 
 
 def play(seed: int) -> Preempting:
-    async def story() -> Preempting:
-        played = Preempting(seed)
-        await played.play()
-        return played
-
-    played = run(story())
-    wrong = played.judge()
-    assert not wrong, f"seed {seed}: " + "\n".join(wrong[:10])
-    return played
+    return told(seed, Preempting)

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from bayplan.core.engine.engine import Engine
 from bayplan.core.model import effects as do
@@ -294,18 +294,25 @@ class Simulation:
         await self.user.request("PATCH", path, body=json.dumps(body).encode(), content_type=MERGE)
 
 
-def play(seed: int) -> Simulation:
+S = TypeVar("S", bound=Simulation)
+
+
+def told(seed: int, make: Callable[[int], S]) -> S:
     """The story of one seed, judged."""
 
-    async def story() -> Simulation:
-        simulation = Simulation(seed)
-        await simulation.play()
-        return simulation
+    async def story() -> S:
+        played = make(seed)
+        await played.play()
+        return played
 
-    simulation = run(story())
-    wrong = simulation.judge()
+    played = run(story())
+    wrong = played.judge()
     assert not wrong, f"seed {seed}: " + "\n".join(wrong[:10])
-    return simulation
+    return played
+
+
+def play(seed: int) -> Simulation:
+    return told(seed, Simulation)
 
 
 def met(simulations: Iterable[Simulation]) -> dict[str, int]:

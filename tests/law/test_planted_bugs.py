@@ -208,15 +208,20 @@ def short(bugs: Sequence[T]) -> Sequence[T]:
     ids=lambda each: each.name if isinstance(each, Bug) else "",
 )
 def test_the_law_machine_notices(bug: Bug, machine: str, tmp_path: Path) -> None:
+    assert_noticed(bug, tmp_path, (f"tests/law/{machine}",))
+
+
+def assert_noticed(bug: Bug, tmp_path: Path, tests: Sequence[str], examples: int = 4000) -> None:
+    """One test of these, which are what pytest is told, fails with the bug."""
     shutil.copytree(ROOT / "src", tmp_path / "src")
     plant(bug, tmp_path / "src" / "bayplan")
     environment = {
         **os.environ,
         "PYTHONPATH": str(tmp_path / "src"),
         "BAYPLAN_SHRINK": "no",
-        "BAYPLAN_EXAMPLES": "4000",  # at most: the first that notices ends it
+        "BAYPLAN_EXAMPLES": str(examples),  # at most: the first that notices ends it
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", f"tests/law/{machine}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *tests]
     run = subprocess.run(
         [*command, "-p", "no:cacheprovider"],
         cwd=ROOT,

@@ -32,7 +32,7 @@ from bayplan.core.model.vendors import Vendors
 from bayplan.kube.client import Client
 from bayplan.kube.clock import RealClock
 from bayplan.kube.credentials import Credentials, find_source
-from bayplan.kube.http import HttpTransport
+from bayplan.kube.http import HttpTransport, until
 from bayplan.kube.reflector import Reflector
 
 log = logging.getLogger("bayplan")
@@ -71,14 +71,7 @@ async def serve(
     try:
         async with serving(settings.listen, agent.counts, lambda: agent.is_ready) as port:
             log.info("health and metrics are on port %d", port)
-            running = asyncio.create_task(agent.run(), name="agent")
-            waiting = asyncio.create_task(stopped.wait(), name="signal")
-            await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-            for task in (running, waiting):
-                task.cancel()
-            results = await asyncio.gather(running, waiting, return_exceptions=True)
-            if isinstance(results[0], Exception):
-                raise results[0]
+            await until(stopped, agent.run())
     finally:
         await transport.close()
 

@@ -11,7 +11,8 @@ import secrets
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,7 +22,7 @@ from bayplan.elastic.controller import Controller
 from bayplan.kube.client import Client
 from bayplan.kube.clock import RealClock
 from bayplan.kube.credentials import Credentials, find_source
-from bayplan.kube.http import HttpTransport
+from bayplan.kube.http import HttpTransport, until
 from bayplan.kube.lease import Lease, LeaseConfig
 from bayplan.web.server import Answer, serving, text
 
@@ -33,45 +34,33 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 async def serve(config: Configuration, kubeconfig: str | None) -> None:
     """Until SIGTERM or SIGINT; then the lease is given up."""
+    async with connected(kubeconfig) as client:
+        controller = Controller(client, config.settings, lease_of(config, client))
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        async with serving(config.listen, Health(controller).routes) as port:
+            log.info("health and metrics are on port %d", port)
+            await until(stopped, controller.run())
+
+
+async def foresee(config: Configuration, kubeconfig: str | None) -> list[str]:
+    """What would be done now."""
+    async with connected(kubeconfig) as client:
+        return await Controller(client, config.settings).foresee()
+
+
+@asynccontextmanager
+async def connected(kubeconfig: str | None) -> AsyncIterator[Client]:
     clock = RealClock()
     credentials = Credentials(find_source(kubeconfig), clock)
     access = await credentials.access()
     log.info("the API server is %s", access.server)
     transport = HttpTransport(credentials, clock, CONNECTIONS, user_agent="bayplan-elastic")
-    client = Client(transport, clock, random.Random())
-    controller = Controller(client, config.settings, lease_of(config, client))
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     try:
-        async with serving(config.listen, Health(controller).routes) as port:
-            log.info("health and metrics are on port %d", port)
-            await run_until(controller, stopped)
+        yield Client(transport, clock, random.Random())
     finally:
         await transport.close()
-
-
-async def foresee(config: Configuration, kubeconfig: str | None) -> list[str]:
-    """What would be done now."""
-    clock = RealClock()
-    credentials = Credentials(find_source(kubeconfig), clock)
-    transport = HttpTransport(credentials, clock, CONNECTIONS, user_agent="bayplan-elastic")
-    try:
-        client = Client(transport, clock, random.Random())
-        return await Controller(client, config.settings).foresee()
-    finally:
-        await transport.close()
-
-
-async def run_until(controller: Controller, stopped: asyncio.Event) -> None:
-    running = asyncio.create_task(controller.run(), name="controller")
-    waiting = asyncio.create_task(stopped.wait(), name="signal")
-    await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-    for task in (running, waiting):
-        task.cancel()
-    results = await asyncio.gather(running, waiting, return_exceptions=True)
-    if isinstance(results[0], Exception):
-        raise results[0]
 
 
 def lease_of(config: Configuration, client: Client) -> Lease | None:

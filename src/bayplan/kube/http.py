@@ -51,6 +51,17 @@ _SOCKET_OPTIONS = {
 }
 
 
+async def until(stopped: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:
+    """Works until the event, or until the work ends or fails by itself."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+    await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    for task in (working, waiting):
+        task.cancel()
+    results = await asyncio.gather(working, waiting, return_exceptions=True)
+    if isinstance(results[0], Exception):
+        raise results[0]
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Like `asyncio.run`, on uvloop where it is installed."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
