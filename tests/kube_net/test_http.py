@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trustme
@@ -70,6 +71,26 @@ async def test_the_servers_certificate_is_checked_and_ours_is_shown(
         connected(server.url, clock, tmp_path, user=user, **trust) as client,
     ):
         assert await get(client) == b'{"names": ["me@test"]}'
+
+
+async def test_a_stream_that_is_left_does_not_wait_for_the_other_end(
+    ca: trustme.CA, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[socket.socket] = []
+    make = http._socket
+
+    def noted(address: tuple[Any, ...]) -> socket.socket:
+        opened.append(make(address))
+        return opened[-1]
+
+    monkeypatch.setattr(http, "_socket", noted)
+    trust: Json = {"certificate-authority-data": encoded(ca.cert_pem)}
+    async with secure(ca) as server, connected(server.url, clock, tmp_path, **trust) as client:
+        server.then(watch({"a": 1}, end="silent"))
+        async with client.stream(PODS.path(), {}) as stream:
+            assert await anext(stream.chunks) == b'{"a": 1}\n'
+        await asyncio.sleep(0)  # the loop closes what was dropped on its next turn
+        assert [left.fileno() for left in opened] == [-1]
 
 
 @pytest.mark.parametrize("why", ["another authority", "another name"])

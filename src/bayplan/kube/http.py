@@ -132,7 +132,7 @@ class HttpTransport:
         try:
             yield Stream(answer.status, answer.headers, _chunks(answer, attempt))
         finally:
-            answer.close()
+            _drop(answer)
 
     async def close(self) -> None:
         for session in self._sessions or ():
@@ -225,6 +225,13 @@ async def _send(
         server_hostname=access.server_name,
         proxy=access.proxy,
     )
+
+
+def _drop(answer: aiohttp.ClientResponse) -> None:
+    """Ends a stream in the middle without TLS's goodbye, which would wait for the other end's."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
+    answer.close()
 
 
 async def _chunks(answer: aiohttp.ClientResponse, attempt: _Attempt) -> AsyncIterator[bytes]:
