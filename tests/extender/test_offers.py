@@ -178,6 +178,7 @@ def test_a_filter_is_what_is_left_beside_pods_and_those_expected(
     soon = any(fits(pod, MACHINES[name], used_on(name, found)) for name in MACHINES)
     assert answer.soon == (not wanted and soon)
     scores = engine.offers.scores(pod, names)
+    assert answer.scores() == [s for name, s in zip(names, scores, strict=True) if name in wanted]
     assert answer.best == (max(wanted, key=lambda name: order(engine, pod, name)) if wanted else "")
     assert all(0 <= score <= 100 for score in scores)
     assert not any(s for name, s in zip(names, scores, strict=True) if name not in wanted)

@@ -163,6 +163,19 @@ def test_priorities_are_0_to_10_and_less_waste_is_better() -> None:
     play(story, node("n"), node("m"))
 
 
+def test_nodes_are_scored_as_they_were_when_the_pod_was_filtered() -> None:
+    async def story(world: World) -> None:
+        made = await world.add(pod("p", 2))
+        before = await world.prioritize(made, "n", "m")
+        assert (await world.filter(made, "n", "m")).node_names == ["n", "m"]
+        for there in ("n", "m"):
+            assert await world.bind(await world.add(pod(f"on-{there}", 4)), there) == ""
+        assert await world.prioritize(made, "n", "m") == before
+        assert await world.prioritize(made, "m", "n") != before  # not what it was filtered over
+
+    play(story, node("n"), node("m"))
+
+
 def test_preemption_keeps_adds_and_drops() -> None:
     async def story(world: World) -> None:
         await world.add_priorities(5, 10, 100)

@@ -45,6 +45,7 @@ class Answers:
         self.preemptor, self._may_decide = preemptor, may_decide
         self._pods: OrderedDict[str, Pod] = OrderedDict()  # by uid: filtered, not bound
         self._last: tuple[bytes, Pod] = b"", NOBODY
+        self._filtered: tuple[Pod, Filtered | None] = NOBODY, None  # the last one
         self.counts: Counter[tuple[str, str]] = Counter()  # by verb and result
 
     @property
@@ -64,6 +65,7 @@ class Answers:
         if offers.until:
             self._loop.step(on.PodNotExpected(pod.uid), now)
         found = offers.filter(pod, args.names)
+        self._filtered = pod, found
         if found.best:
             self._loop.step(on.PodExpected(pod, found.best), now)
             self._remember(pod)
@@ -85,9 +87,17 @@ class Answers:
 
     async def prioritize(self, args: wire.FilterArgs) -> list[wire.HostPriority]:
         pod = self._begin(args.pod)
-        scores = self._engine.offers.scores(pod, args.names) if pod.row.devices else []
+        scores = self._scores(pod, args.names) if pod.row.devices else []
         self.counts["prioritize", "scored"] += 1
         return list(map(wire.HostPriority, args.names, map(_STEPS.__getitem__, scores)))
+
+    def _scores(self, pod: Pod, names: list[str]) -> list[int]:
+        """kube-scheduler filters and scores a pod on one picture of the cluster, and asks about the
+        nodes that passed a moment ago: they have the scores of that moment."""
+        before, found = self._filtered
+        if before is pod and found is not None and found.passed == names:
+            return found.scores()
+        return self._engine.offers.scores(pod, names)
 
     async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult:
         pod = self._begin(args.pod)

@@ -43,7 +43,12 @@ class Filtered(Struct, frozen=True):
     best: str  # of those, or empty
     refused: dict[str, str]  # by node: where other pods may be in the way
     hopeless: dict[str, str]  # by node: where they are not
-    soon: bool = False  # nothing passed, but only for pods that are expected and may not come
+    soon: bool  # nothing passed, but only for pods that are expected and may not come
+    verdicts: Ints  # of those that passed
+
+    def scores(self) -> list[int]:
+        """0 to 100 for each node that passed, as it was then."""
+        return _scores(self.verdicts)
 
 
 def by_devices(pod: Pod) -> Pod:
@@ -54,6 +59,11 @@ def by_devices(pod: Pod) -> Pod:
 @lru_cache(maxsize=4096)
 def _by_devices(row: RowKey) -> RowKey:
     return RowKey(devices=row.devices)
+
+
+def _scores(verdicts: Ints) -> list[int]:
+    scores: list[int] = (verdicts >> SCORE_SHIFT).tolist()
+    return scores
 
 
 class Offers:
@@ -129,11 +139,12 @@ class Offers:
         with asking(self._verdicts, by_devices(pod)) as ask:
             verdict = np.where(rows >= 0, self._all_rows(ask)[rows], NOT_THERE)
             self._at_home(ask, rows, verdict)
-            passed = list(compress(names, (verdict >= 0).tolist()))
+            fits = verdict >= 0
+            passed = list(compress(names, fits.tolist()))
             refused, hopeless = self._reasons(ask, names, verdict)
             soon = not passed and self._fits_without_holds(ask, rows[rows >= 0])
         best = names[int(verdict.argmax())] if passed else ""
-        return Filtered(passed, best, refused, hopeless, soon)
+        return Filtered(passed, best, refused, hopeless, soon, verdict[fits])
 
     def _rows(self, names: Sequence[str]) -> Rows:
         head = self._cluster.static_log.head
@@ -217,8 +228,7 @@ class Offers:
             self._at_home(ask, rows, found)
         if pod.uid in self._without:
             found[rows == self._cluster.holds.rows.get(pod.uid)] = self._without[pod.uid]
-        scores: list[int] = (np.maximum(found, 0) >> SCORE_SHIFT).tolist()
-        return scores
+        return _scores(np.maximum(found, 0))
 
     def victims(self, pod: Pod, node: str, given: Sequence[str]) -> list[str] | None:
         """The pods that must go for this one: those given, and more of lower priority where they
