@@ -74,7 +74,8 @@ def _laws_after_every_drop(monkeypatch: pytest.MonkeyPatch) -> None:
         if self._kept or before is None:
             return
         cluster: Any = self._cluster
-        assert "; ".join(differences(before, picture(cluster))) == ""
+        after = picture(cluster)
+        assert before == after, "; ".join(differences(before, after))
         assert broken(cluster) == []
         for verdicts in alive:
             if verdicts.cluster is cluster:
