@@ -415,7 +415,11 @@ class Elastic(Simulation):
         late = ledger.sized_at - ledger.event_at
         if late > SETTLE_S and not self.refused:
             found.append(f"a size changed {late:.0f} s after anything had happened")
-        if ledger.counts["grants"] > MOST_GRANTS * ledger.counts["events"]:
+        # A node that refused pods is closed to the scheduler and looks free to the controller: then
+        # jobs ask for it in vain, in turns. Sizes must not follow them up and down.
+        sized = ledger.counts["grown"] + ledger.counts["shrunk"]
+        changes = sized if self.refused else ledger.counts["grants"]
+        if changes > MOST_GRANTS * ledger.counts["events"]:
             found.append(f"too many grants: {ledger.counts}")
         return found
 

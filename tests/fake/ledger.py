@@ -61,6 +61,7 @@ class JobSeen(Struct):
     granted: list[tuple[float, int]] = []  # when, and how many places
     told: list[tuple[float, int]] = []  # when, and how many places
     spec_at: float = NEVER
+    ended_at: float = NEVER  # a worker was done: nobody is made in its place
 
     @property
     def preempted_at(self) -> float:
@@ -222,7 +223,8 @@ class Ledger:
 
     def _has_cause(self, job: JobSeen) -> bool:
         """Why it may have less than its least number."""
-        return self.now - max(self.harmed_at, job.preempted_at, job.spec_at) < 10 * GRACE_S
+        since = max(self.harmed_at, job.preempted_at, job.spec_at, job.ended_at)
+        return self.now - since < 10 * GRACE_S
 
     # ---- pods
 
@@ -244,6 +246,8 @@ class Ledger:
             self.sized_at = self.now
             if pod.ended:
                 self._event()
+                if (job := self.jobs.get(pod.job)) is not None:
+                    job.ended_at = self.now
         if pod.node and (before is None or not before.node) and not gone:
             self.counts["binds"] += 1
             if fits and not self.promises_fit() and self.now - self.harmed_at > GRACE_S:

@@ -1,7 +1,9 @@
 """Virtual time: an hour of waiting takes none, and the order of things is kept."""
 
 import asyncio
+import math
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -56,3 +58,24 @@ def test_waiting_for_what_never_comes_is_said() -> None:
 
     with pytest.raises(Stuck, match="nothing is left that could happen"):
         run(wait())
+
+
+def test_whoever_sleeps_until_a_time_is_not_woken_before_it() -> None:
+    async def until(at: float) -> float:
+        clock = VirtualClock()
+        for _ in range(100):
+            if clock.time() >= at:
+                break
+            with suppress(TimeoutError):
+                async with clock.timeout(at - clock.time()):
+                    await asyncio.sleep(0)  # somebody else has something to do
+                    await asyncio.Event().wait()
+        return clock.time()
+
+    async def work() -> None:
+        clock = VirtualClock()
+        await clock.sleep(257.0655440368154)
+        at = math.nextafter(clock.time(), math.inf)
+        assert set(await asyncio.gather(*(until(at) for _ in range(3)))) == {at}
+
+    run(work())

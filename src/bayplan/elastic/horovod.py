@@ -57,7 +57,9 @@ def group(job: Job) -> Json:
 
 
 def group_spec(job: Job) -> Json:
-    least = min(job.minimum, job.fixed) if job.fixed is not None else job.minimum
+    least = min(job.minimum, job.grant.workers or job.minimum)  # more will not come
+    if job.fixed is not None:
+        least = min(least, job.fixed)
     return {"minMember": max(least, 1), "minResources": {GPU: str(max(least, 1))}}
 
 

@@ -3,12 +3,19 @@
 from typing import Any
 
 from bayplan.kube.elastic import RESOURCES, Job
+from bayplan.kube.wire import GANG, GANG_MIN
 
 Json = dict[str, Any]
 
 
 def worker(job: Job, index: int) -> Json:
-    return _pod(job, job.template, f"{job.name}-worker-{index}")
+    """One that is made for another that has gone does not wait for more than are granted."""
+    made = _pod(job, job.template, f"{job.name}-worker-{index}")
+    said = made["metadata"]["annotations"]
+    is_our_gang = (said.get(GANG), said.get(GANG_MIN)) == (job.name, str(job.minimum))
+    if is_our_gang and 0 < job.grant.workers < job.minimum:
+        made["metadata"]["annotations"] = {**said, GANG_MIN: str(job.grant.workers)}
+    return made
 
 
 def launcher(job: Job) -> Json:

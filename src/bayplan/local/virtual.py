@@ -5,6 +5,7 @@ waits by the loop's own clock; threads and sockets would never get their turn.
 """
 
 import asyncio
+import math
 import selectors
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -42,6 +43,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+    @property
+    def _clock_resolution(self) -> float:
+        """asyncio wakes sleepers up to so much too early. On a clock that stands still while
+        anybody is awake, they look at it, sleep for the rest, and are woken too early for ever."""
+        return math.ulp(self._virtual.now)
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, _: float) -> None:
+        pass
 
 
 class VirtualClock:
