@@ -156,8 +156,8 @@ class Judge(Cut):
         if job is None or grant is None or job.version != body["metadata"]["resourceVersion"]:
             return
         said, workers = f"{job.key}: {job.grant} to {grant}", grant["workers"]
-        most = job.maximum if job.fixed is None else job.fixed
-        least = job.minimum if job.fixed is None else job.fixed
+        most = job.maximum if job.fixed is None else min(job.fixed, job.maximum)
+        least = job.minimum if job.fixed is None else most
         if grant["generation"] != job.grant.generation + 1:
             self.wrong.append(f"{said}: not the next generation")
         if workers > most and workers >= job.grant.workers:

@@ -95,6 +95,8 @@ def test_a_grant_is_read_number_by_number() -> None:
         ({"throughput": {"parallel": 2}}, "spec.throughput.parallel: 2.0 is not from 0 to 1"),
         ({"throughput": {"parallel": float("nan")}}, "spec.throughput.parallel: nan is not"),
         ({"throughput": {"curve": {"none": 1.0}}}, "spec.throughput.curve[none]: the key is not"),
+        ({"throughput": {"curve": {"000000001999": 1.0}}}, "spec.throughput.curve[000000001999]: "),
+        ({"throughput": {"curve": {"1" + "0" * 5000: 1.0}}}, "spec.throughput.curve[1000000000"),
         ({"throughput": {"curve": {"1": -1.0}}}, "spec.throughput.curve[1]: -1.0 is not"),
         ({"throughput": {"curve": {"1": 0.0}}}, "spec.throughput.curve: no point is above 0"),
         ({"throughput": {"curve": {"1": 1e300}}}, "spec.throughput.curve[1]: "),

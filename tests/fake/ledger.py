@@ -168,7 +168,7 @@ class Ledger:
             workers = spec["workersSpec"]
             job.minimum, job.maximum = workers["minReplicas"], workers["maxReplicas"]
             if workers.get("targetReplicas") is not None:
-                job.minimum = job.maximum = workers["targetReplicas"]
+                job.minimum = job.maximum = min(workers["targetReplicas"], job.maximum)
         else:
             job.minimum, job.maximum = spec["minWorkers"], spec["maxWorkers"]
             job.suspended = bool(spec.get("suspend"))

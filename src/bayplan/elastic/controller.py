@@ -34,6 +34,7 @@ log = logging.getLogger("bayplan")
 
 MOMENT_S = 0.05  # what happens within it is looked at together
 AGAIN_S = 1.0  # after a write that was refused because something had changed
+NEEDED = ("node", "pod")  # without them nothing is planned: there would be no room, and no workers
 LOOK_S = 30.0  # at the latest, whatever happens
 FIRST_REST_S, LAST_REST_S = 1.0, 60.0  # of a job whose writes fail
 
@@ -155,7 +156,7 @@ class Controller:
             try:
                 await Reflector(self._client, watched, table, tell).read()
             except ApiError as error:
-                if error.status not in (403, 404):
+                if error.status not in (403, 404) or table.what in NEEDED:
                     raise
                 tell(error)
         return [f"{step.job.key} {told(step).words}" for step in self._plan()]
@@ -198,7 +199,7 @@ class Controller:
     def _tell(self, what: str, error: Exception) -> None:
         """A kind that the server does not have, or does not show us, is none; it is asked for
         again now and then."""
-        if isinstance(error, ApiError) and error.status in (403, 404):
+        if isinstance(error, ApiError) and error.status in (403, 404) and what not in NEEDED:
             if what not in self._missing:
                 log.warning("going without: %s: %s", what, error)
             self._missing.add(what)

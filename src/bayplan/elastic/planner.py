@@ -67,7 +67,10 @@ def plan(snapshot: Snapshot, memory: Memory, settings: Settings, now: float) -> 
         if grant is not None or fields:
             steps.append(Write(seen.job, grant, fields))
         elif not seen.job.wrong:
-            steps += _pods(seen, waits)
+            found = _pods(seen, waits)
+            if not found and memory.refused.pop(seen.job.key, ""):  # it is over: say so
+                memory.due = now
+            steps += found
     return steps
 
 
@@ -121,7 +124,8 @@ class Market:
         for seen in snapshot.jobs:
             name, each = seen.job.counted
             if name == resource:
-                self.free -= each * max(seen.job.grant.places, seen.used)
+                ours = max(seen.job.grant.places, seen.used)
+                self.free -= each * (ours if is_active(seen) else seen.kept)
                 self.budget += each * spare(seen)
         self.budget += self.free
         self.is_bounded = bool(resource)
@@ -239,7 +243,7 @@ def _pods(seen: Seen, waits: _Waits) -> list[Step]:
         if steps := _scaled(seen):
             return steps
     elif seen.is_settled and (indices := _missing(seen)):
-        return [MakeWorkers(job, indices)]
+        return [MakeWorkers(job, indices, together=not seen.placed)]
     wanted = seen.is_horovod or (job.launcher is not None and not job.suspend)
     is_there = bool(seen.launched) if seen.is_horovod else seen.launcher is not None
     if wanted and not is_there and grant.workers and seen.ready >= min(job.minimum, grant.workers):

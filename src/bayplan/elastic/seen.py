@@ -59,6 +59,13 @@ class Seen(Struct, frozen=True):
         return max(sum(worker.takes for worker in self.workers), self.replicas or 0)
 
     @property
+    def kept(self) -> int:
+        """Places that are kept for it, whoever granted them: those that the scheduler found."""
+        grant, confirmed = self.job.grant, self.job.confirmed
+        answered = confirmed.generation == grant.generation
+        return max(min(grant.places, confirmed.workers) if answered else grant.places, self.used)
+
+    @property
     def is_horovod(self) -> bool:
         return self.job.kind == HOROVOD
 
@@ -93,6 +100,7 @@ class MakeWorkers(Struct, frozen=True):
 
     job: Job
     indices: tuple[int, ...]
+    together: bool = True  # none of its others runs yet
 
 
 class RemovePods(Struct, frozen=True):

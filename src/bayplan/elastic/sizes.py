@@ -33,7 +33,7 @@ def sizes(
     for resource, jobs in by_resource(active).items():
         ours = {seen.job.key for seen in jobs}
         devices = sum(snapshot.capacity.get(resource, {}).values()) - sum(
-            seen.job.counted[1] * max(seen.job.grant.places, seen.used)
+            seen.job.counted[1] * seen.kept
             for seen in snapshot.jobs
             if seen.job.counted[0] == resource and seen.job.key not in ours
         )
@@ -42,7 +42,8 @@ def sizes(
         for seen in jobs:
             least, most = bounds(seen.job)
             limit = memory.limit(seen, room, now)
-            if limit is not None and limit < least and not seen.placed:
+            has_begun = seen.placed or (seen.is_settled and seen.living)
+            if limit is not None and limit < least and not has_begun:
                 limit = 0  # fewer do not begin: they would wait for the others
             has = seen.job.grant.workers if seen.placed or seen.job.grant.workers >= least else 0
             if limit is not None:
@@ -102,7 +103,8 @@ def bounds(job: Job) -> tuple[int, int]:
     if job.suspend:
         return 0, 0
     if job.fixed is not None:
-        return job.fixed, job.fixed
+        fixed = min(job.fixed, job.maximum)
+        return fixed, fixed
     return job.minimum, job.maximum
 
 

@@ -8,13 +8,15 @@ from bayplan.kube.wire import GANG, GANG_MIN
 Json = dict[str, Any]
 
 
-def worker(job: Job, index: int) -> Json:
-    """One that is made for another that has gone does not wait for more than are granted."""
+def worker(job: Job, index: int, together: bool = True) -> Json:
+    """`together`: with the others. One that is made beside workers that run has a place of its own,
+    and waits for nobody."""
     made = _pod(job, job.template, f"{job.name}-worker-{index}")
     said = made["metadata"]["annotations"]
     is_our_gang = (said.get(GANG), said.get(GANG_MIN)) == (job.name, str(job.minimum))
-    if is_our_gang and 0 < job.grant.workers < job.minimum:
-        made["metadata"]["annotations"] = {**said, GANG_MIN: str(job.grant.workers)}
+    least = min(job.minimum, job.grant.workers or job.minimum) if together else 1
+    if is_our_gang and least < job.minimum:
+        made["metadata"]["annotations"] = {**said, GANG_MIN: str(least)}
     return made
 
 

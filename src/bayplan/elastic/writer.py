@@ -56,10 +56,10 @@ class Writer:
         match step:
             case Write(job, grant, fields):
                 await self._write(job, fields | ({} if grant is None else _merged(job, grant)))
-            case MakeWorkers(job, indices):
+            case MakeWorkers(job, indices, together):
                 await self._look(job, makes=True)
                 for index in indices:
-                    body = await self._create(PODS, workers.worker(job, index))
+                    body = await self._create(PODS, workers.worker(job, index, together))
                     self._cluster.take_pod(body)
             case RemovePods(job, pods):
                 await self._look(job, makes=False)

@@ -268,7 +268,8 @@ def _curve(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
     points = {}
     for key, value in (given or {}).items():
         where = f"spec.throughput.curve[{key[:20]}]"
-        if not (key.isascii() and key.isdigit() and 1 <= int(key[:9]) <= MOST):
+        is_number = key.isascii() and key.isdigit() and len(key) < 10
+        if not is_number or not 1 <= int(key) <= MOST:
             raise Wrong(where, f"the key is not a number of workers from 1 to {MOST}")
         if value != 0 and not LEAST_ITEMS <= value <= MOST_ITEMS:  # NaN is neither
             raise Wrong(where, f"{value} is not a throughput")
