@@ -176,6 +176,28 @@ def test_what_is_no_number_leaves_the_others(word: str) -> None:
     assert pod_use({NEW + "gpu_util": measures}, said) == PodUse(67)
 
 
+@pytest.mark.parametrize(
+    ("size", "mib"),
+    [
+        ("0.9GB", 922),
+        ("11.9GB", 12_186),
+        ("1.5 GiB", 1536),
+        ("0.6MB", 1),
+        ("2.0GB", 2048),
+        ("11.0341796875GB", 11_299),
+        ("1048576.0GB", 1 << 30),
+    ],
+)
+def test_sizes_count_with_their_decimals(size: str, mib: int) -> None:
+    assert node(gpu_0=f"{{'mem_used': '{size}'}}") == NodeUse(devices=(DeviceUse(0, used_mib=mib),))
+
+
+def test_a_size_above_the_bound_by_a_fraction_is_left_out() -> None:
+    said = Said()
+    assert node_use({OLD + "gpu-0": "{'mem_used': '1048576.5GB'}"}, said) is None
+    assert len(said) == 1
+
+
 def test_a_model_in_json_may_have_any_letters() -> None:
     for model in ("NVIDIA® A100", "a 😀", "L40"):
         assert node(gpu_static=json.dumps({"model": model})) == NodeUse(model=model)
