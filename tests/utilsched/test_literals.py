@@ -84,7 +84,9 @@ def tuples_as_lists(value: Any) -> Any:
         "{'a'}",
         "{'a': 1} {'b': 2}",
         "{'a': '\\x41'}",
+        "{'a': " + "9" * 16 + "}",
         "{'a': " + "9" * 40 + "}",
+        "{'a': 0." + "9" * 40 + "}",
         "{'a': 'never ends",
         "[" * 5_000 + "]" * 5_000,
         "{'a':" * 2_000 + "1" + "}" * 2_000,
@@ -129,6 +131,11 @@ def test_floats_that_are_no_number_are_read_as_python_and_json_print_them() -> N
     values = [float("nan"), float("inf"), float("-inf")]
     for text in (repr(values), json.dumps(values), "[np.float64(nan), np.float32(inf), -inf]"):
         assert repr(parse(text)) == "[nan, inf, -inf]"
+
+
+@given(st.floats(-1e14, 1e14).filter(lambda value: value == 0 or abs(value) > 1e-99))
+def test_floats_come_back_with_all_the_digits_that_python_prints(value: float) -> None:
+    assert parse(f"[{value!r}, np.float64({value!r})]") == [value, value]
 
 
 def test_numpys_scalars_are_what_they_hold() -> None:

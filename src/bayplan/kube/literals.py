@@ -12,7 +12,8 @@ from typing import Any
 MOST_CHARACTERS = 16_384  # a profiler's dict has some 200
 MOST_DEPTH = 4  # a dict with a list of tuples has 3
 MOST_TOKENS = 2_048  # one of 16 processes has 130; each takes a microsecond of the scheduler's loop
-MOST_DIGITS = 15  # larger numbers are no measure of anything
+MOST_DIGITS = 15  # before the point; larger numbers are no measure of anything
+LONGEST_NUMBER = 32  # characters; no float that Python prints has more than 24
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -125,7 +126,8 @@ class _Reader:
 
 
 def _number(token: str) -> int | float:
-    if sum(c.isdigit() for c in token) > MOST_DIGITS:
+    whole = token.partition(".")[0].lstrip("+-")
+    if len(whole) > MOST_DIGITS or len(token) > LONGEST_NUMBER:
         raise NoLiteral(f"it has a number of more than {MOST_DIGITS} digits")
     try:
         return int(token)
