@@ -14,6 +14,7 @@ import pytest
 from bayplan.agent.counts import Counts
 from bayplan.agent.inventory import FileSource
 from bayplan.agent.pods import PodsHere
+from bayplan.agent.profile import Window
 from bayplan.agent.profiler import Here, Profiler
 from bayplan.agent.publish import Publisher
 from bayplan.agent.samples import Card, OnCard, Sample, Take
@@ -168,6 +169,16 @@ def played(story: Callable[[Rig], Awaitable[None]], root: Path, *cards: Card) ->
             await story(rig)
 
     run(whole())
+
+
+@pytest.mark.parametrize("known", [range(121), range(0, 121, 2), range(60, 121), range(0, 110)])
+def test_a_period_is_of_the_samples_that_say_something(known: range) -> None:
+    window = Window()
+    for second in range(121):
+        bandwidth = 90 * (second // 5 % 2) if second in known else None
+        seen = Card("GPU-0", 0, "H200", GIB, 0, gpu=1, bandwidth=bandwidth)
+        window.take(Sample((seen,)), float(second))
+    assert window.look(120.0, {})[0].period_s == 10.0
 
 
 def test_it_is_written_when_it_changes_and_once_a_minute(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Python literals: read as Python reads them, or refused; never evaluated, always in time."""
 
 import ast
+import json
 import time
 from typing import Any
 
@@ -43,8 +44,8 @@ def test_any_text_is_read_as_python_reads_it_or_refused(text: str) -> None:
         found = parse(text)
     except NoLiteral:
         return
-    words = {"true": True, "false": False, "null": None}
-    if text.strip() not in words and not any(word in text for word in words):
+    ours = ("true", "false", "null", "nan", "inf", "NaN", "Infinity", "np.", "\\u", "\\/")
+    if not any(each in text for each in ours):
         assert found == tuples_as_lists(ast.literal_eval(text.strip()))
 
 
@@ -69,15 +70,23 @@ def tuples_as_lists(value: Any) -> Any:
         "{'a': lambda: 0}",
         "{'a': f'{1}'}",
         "{'a': b'bytes'}",
-        "{'a': nan}",
-        "{'a': NaN, 'b': Infinity, 'c': 1e999}",
+        "{'a': 1e999}",
+        "{'a': nano}",
+        "{'a': np.int64(5}",
+        "{'a': np.int64('5')}",
+        "{'a': np.int64(np.int64(5))}",
+        "{'a': np.load(5)}",
+        "{nan: 1}",
+        "{'a': '\\u12'}",
         "{'a': 1j}",
         "{'a': 0x10}",
         "{1: 2}",
         "{'a'}",
         "{'a': 1} {'b': 2}",
         "{'a': '\\x41'}",
+        "{'a': " + "9" * 16 + "}",
         "{'a': " + "9" * 40 + "}",
+        "{'a': 0." + "9" * 40 + "}",
         "{'a': 'never ends",
         "[" * 5_000 + "]" * 5_000,
         "{'a':" * 2_000 + "1" + "}" * 2_000,
@@ -107,6 +116,44 @@ def test_a_megabyte_costs_no_more_than_a_moment(piece: str, size: int) -> None:
     with pytest.raises(NoLiteral):
         parse(text)
     assert time.process_time() - began < 0.5  # 16 KiB take some 20 ms
+
+
+@pytest.mark.parametrize("digits", ["1" * 16_000, "1." + "1" * 16_000, "np.int64(" + "1" * 16_000])
+def test_digits_that_lead_to_nothing_cost_no_more(digits: str) -> None:
+    """They took nine seconds: each way to cut them in two was tried."""
+    began = time.process_time()
+    with pytest.raises(NoLiteral):
+        parse(digits + "x")
+    assert time.process_time() - began < 0.5
+
+
+def test_floats_that_are_no_number_are_read_as_python_and_json_print_them() -> None:
+    values = [float("nan"), float("inf"), float("-inf")]
+    for text in (repr(values), json.dumps(values), "[np.float64(nan), np.float32(inf), -inf]"):
+        assert repr(parse(text)) == "[nan, inf, -inf]"
+
+
+@given(st.floats(-1e14, 1e14).filter(lambda value: value == 0 or abs(value) > 1e-99))
+def test_floats_come_back_with_all_the_digits_that_python_prints(value: float) -> None:
+    assert parse(f"[{value!r}, np.float64({value!r})]") == [value, value]
+
+
+def test_numpys_scalars_are_what_they_hold() -> None:
+    text = "{'a': np.int64(-5), 'b': [np.float64(0.5), np.uint8(7)], 'c': np.True_, 'd': np.False_}"
+    assert parse(text) == {"a": -5, "b": [0.5, 7], "c": True, "d": False}
+
+
+@given(st.dictionaries(st.text(max_size=4), st.text(max_size=8), max_size=3))
+def test_strings_of_json_come_back_with_their_escapes(value: dict[str, str]) -> None:
+    text = json.dumps(value)
+    assert parse(text) == parse(text.replace("/", "\\/")) == value
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\uDC00", "\\udc00\\ud800", "\ud800"])
+def test_half_a_pair_can_be_written_all_the_same(half: str) -> None:
+    (found,) = parse(f'{{"a{half}": "b{half}"}}').items()
+    assert json.dumps(found, ensure_ascii=False).encode()
+    assert (found[0][:2], found[1][:2]) == ("a\ufffd", "b\ufffd")
 
 
 def test_the_module_can_evaluate_nothing() -> None:

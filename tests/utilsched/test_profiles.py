@@ -120,7 +120,9 @@ AT = "metadata.annotations[ai.centaurus.io/gpu-0]"
 HOSTILE = [
     ("{'max_gpu_util': __import__('os').abort()}", f"{AT}: it is no plain Python or JSON value"),
     ("x" * (1 << 20), f"{AT}: it has 1048576 characters, more than 16384"),
-    ("{'max_gpu_util': nan}", f"{AT}: it is no plain"),
+    ("{'max_gpu_util': nan}", f"{AT}.max_gpu_util: 'nan' is not within 0 and 100 percent"),
+    ("{'mem_used': -inf}", f"{AT}.mem_used: '-inf' is not within"),
+    ("{'timestamp': NaN}", f"{AT}.timestamp: 'nan' is no time"),
     ("{'max_gpu_util': 'nan'}", f"{AT}.max_gpu_util: 'nan' is no number"),
     ("{'max_gpu_util': -1}", f"{AT}.max_gpu_util: '-1' is not within 0 and 100 percent"),
     ("{'max_gpu_util': 101}", f"{AT}.max_gpu_util: '101' is not within"),
@@ -160,6 +162,46 @@ def test_a_wrong_field_leaves_the_others() -> None:
     assert found == NodeUse(devices=(DeviceUse(0, copy_percent=9, used_mib=11 * 1024),))
     fields = sorted(each.split(": ")[0].rpartition("]")[2] for each in said)
     assert fields == [".count", ".max_gpu_util", ".mem_free"]
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "NaN", "Infinity", "np.float64(nan)"])
+def test_what_is_no_number_leaves_the_others(word: str) -> None:
+    said = Said()
+    text = f"{{'mem_used': '11GB', 'max_gpu_util': {word}, 'max_mem_bw_util': np.int64(5)}}"
+    found = node_use({OLD + "gpu-0": text}, said)
+    assert found == NodeUse(devices=(DeviceUse(0, copy_percent=5, used_mib=11 * 1024),))
+    (only,) = said
+    assert only.startswith(f"{AT}.max_gpu_util: ")
+    measures = f"{{'gpu_0_12': 60, 'gpu_0_13': 7, 'gpu_1_9': {word}}}"
+    assert pod_use({NEW + "gpu_util": measures}, said) == PodUse(67)
+
+
+@pytest.mark.parametrize(
+    ("size", "mib"),
+    [
+        ("0.9GB", 922),
+        ("11.9GB", 12_186),
+        ("1.5 GiB", 1536),
+        ("0.6MB", 1),
+        ("2.0GB", 2048),
+        ("11.0341796875GB", 11_299),
+        ("1048576.0GB", 1 << 30),
+    ],
+)
+def test_sizes_count_with_their_decimals(size: str, mib: int) -> None:
+    assert node(gpu_0=f"{{'mem_used': '{size}'}}") == NodeUse(devices=(DeviceUse(0, used_mib=mib),))
+
+
+def test_a_size_above_the_bound_by_a_fraction_is_left_out() -> None:
+    said = Said()
+    assert node_use({OLD + "gpu-0": "{'mem_used': '1048576.5GB'}"}, said) is None
+    assert len(said) == 1
+
+
+def test_a_model_in_json_may_have_any_letters() -> None:
+    for model in ("NVIDIA® A100", "a 😀", "L40"):
+        assert node(gpu_static=json.dumps({"model": model})) == NodeUse(model=model)
+    assert node(gpu_static='{"model": "a \\ud800"}') == NodeUse(model="a \ufffd")
 
 
 TEXTS = st.text(max_size=60) | st.sampled_from([text for text, _ in HOSTILE])

@@ -108,12 +108,12 @@ class _Course:
         gpu = [each.gpu for each in self.moments if each.gpu is not None]
         bandwidth = [each.bandwidth for each in self.moments if each.bandwidth is not None]
         beats = period(bandwidth)
-        span_s = self.moments[-1].time - self.moments[0].time
+        times = [each.time for each in self.moments if each.bandwidth is not None]
         return Seen(
             self.card,
             max(gpu, default=None),
             max(bandwidth, default=None),
-            None if beats is None else round(beats * span_s / (len(self.moments) - 1), 1),
+            None if beats is None else round(beats * (times[-1] - times[0]) / (len(times) - 1), 1),
         )
 
 

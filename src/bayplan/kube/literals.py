@@ -1,8 +1,9 @@
 """Python literals as others write them into annotations: read, never evaluated.
 
-Only what a `repr` of plain data has: dicts, lists, tuples, strings, numbers, True, False and None,
-and JSON's words for these. There are no names, calls, operators or bytes. Size, depth and the
-length of numbers are bounded before anything is made, so hostile text costs no more than good text.
+Only what a `repr` of plain data has: dicts, lists, tuples, strings, numbers, nan and inf, True,
+False and None, and JSON's words for these; of NumPy the scalars, as `np.int64(5)`. There are no
+other names or calls, no operators or bytes. Size, depth and the length of numbers are bounded
+before anything is made, so hostile text costs no more than good text.
 """
 
 import re
@@ -11,20 +12,26 @@ from typing import Any
 MOST_CHARACTERS = 16_384  # a profiler's dict has some 200
 MOST_DEPTH = 4  # a dict with a list of tuples has 3
 MOST_TOKENS = 2_048  # one of 16 processes has 130; each takes a microsecond of the scheduler's loop
-MOST_DIGITS = 15  # larger numbers are no measure of anything
+MOST_DIGITS = 15  # before the point; larger numbers are no measure of anything
+LONGEST_NUMBER = 32  # characters; no float that Python prints has more than 24
 
 _TOKEN = re.compile(
     r"""\s*(?:
-      (?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)(?![\w.])
+      (?P<numpy>np\.(?:u?int|float)\d{1,3}\()?
+      (?P<number>[-+]?(?:
+        (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?|nan|inf|NaN|Infinity
+      ))(?![\w.])(?(numpy)\))
     | (?P<text>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
-    | (?P<word>True|False|None|true|false|null)\b
+    | (?P<word>True|False|None|true|false|null|np\.True_|np\.False_)\b
     | (?P<mark>[][(){},:])
     )""",
     re.VERBOSE | re.ASCII,
 )
 _WORDS = {"True": True, "False": False, "true": True, "false": False, "None": None, "null": None}
-_ESCAPE = re.compile(r"\\(.)")
-_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
+_WORDS |= {"np.True_": True, "np.False_": False}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "/": "/", "n": "\n", "t": "\t", "r": "\r"}
+_ESCAPES |= {"b": "\b", "f": "\f"}
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -53,7 +60,7 @@ class _Reader:
         if kind == "number":
             return _number(token)
         if kind == "text":
-            return _ESCAPE.sub(_escaped, token[1:-1])
+            return _string(token)
         if kind == "word":
             return _WORDS[token]
         if token not in _CLOSING:
@@ -79,7 +86,7 @@ class _Reader:
             kind, token = self._next()
             if kind != "text" or self._next()[1] != ":":
                 raise self._wrong()
-            found[token[1:-1]] = self.value(depth + 1)
+            found[_string(token)] = self.value(depth + 1)
             self._comma("}")
         return found
 
@@ -119,7 +126,8 @@ class _Reader:
 
 
 def _number(token: str) -> int | float:
-    if sum(c.isdigit() for c in token) > MOST_DIGITS:
+    whole = token.partition(".")[0].lstrip("+-")
+    if len(whole) > MOST_DIGITS or len(token) > LONGEST_NUMBER:
         raise NoLiteral(f"it has a number of more than {MOST_DIGITS} digits")
     try:
         return int(token)
@@ -127,7 +135,17 @@ def _number(token: str) -> int | float:
         return float(token)
 
 
+def _string(token: str) -> str:
+    """JSON escapes the halves of a pair; one without the other has no UTF-8 and becomes U+FFFD."""
+    text = _ESCAPE.sub(_escaped, token[1:-1])
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _escaped(found: re.Match[str]) -> str:
+    if len(found[1]) > 1:
+        return chr(int(found[1][1:], 16))
     if found[1] not in _ESCAPES:
         raise NoLiteral("it has an escape that is not read")
     return _ESCAPES[found[1]]

@@ -34,7 +34,7 @@ _DEVICE = re.compile(rf"ai\.centaurus\.io/gpu-{_INDEX}")
 _OLDEST = re.compile(rf"ai\.centaurus\.io/GPU-{_INDEX}-(job-type|mem-util-max)")
 _OF_POD = re.compile(rf"ai\.centaurus\.io/.{{1,253}}-gpu-{_INDEX}_(util|mem_mb|mem_bw_util)")
 _PROCESS = re.compile(rf"gpu_{_INDEX}(_[0-9]{{1,10}})?")
-_SIZE = re.compile(r"([0-9]{1,12})(?:\.[0-9]{1,6})? ?(GB|GiB|MB|MiB)")
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,18})?) ?(GB|GiB|MB|MiB)")
 _NUMBER = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,12})?")
 _PCIE = re.compile(r"([1-9])x([1-9][0-9]?)")
 
