@@ -15,6 +15,7 @@ from tests.elastic.stage import Json, Stage, elastic, horovod, patch, play
 SET, LAUNCHER = "elastichorovodjob-h-workers", "elastichorovodjob-h-launcher"
 SERVICE = "/api/v1/namespaces/default/services/elastichorovodjob-h"
 LAUNCHER_PATH = f"/apis/batch/v1/namespaces/default/jobs/{LAUNCHER}"
+GROUP = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups/podgroup-ehjob-h"
 SET_PATH = f"/apis/apps/v1/namespaces/default/statefulsets/{SET}"
 
 
@@ -121,6 +122,40 @@ def test_workers_of_an_earlier_set_are_not_the_new_jobs() -> None:
     assert (workers(), cluster.snapshot("").jobs[0].replicas) == ([], None)
     put("stateful set", of("StatefulSet", name, "set", "", {"uid": "new"}))
     assert (workers(), cluster.snapshot("").jobs[0].replicas) == (["pod-1"], 1)
+
+
+@pytest.mark.parametrize("path", [SERVICE, GROUP])
+def test_what_somebody_deletes_of_a_job_is_made_again(path: str) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(horovod("h", 2, 3))
+        await stage.pass_time(15)
+        writes = stage.judges[0].writes
+        before = len(writes)
+        await stage.user.request("DELETE", path)
+        await stage.pass_time(5)
+        found = msgspec.json.decode(await stage.user.request("GET", path))
+        assert owner(found) == stage.job("h", HOROVOD).uid
+        assert f"POST {path.rpartition('/')[0]} 201" in writes[before:]
+        before = len(writes)
+        await stage.pass_time(60)
+        assert writes[before:] == []
+        assert stage.workers() == {"elastichorovodjob/h": 3}
+
+    play(story, only=3)
+
+
+def test_a_service_that_was_there_before_is_used_and_labelled() -> None:
+    async def story(stage: Stage) -> None:
+        about = {"name": "elastichorovodjob-h", "namespace": "default"}
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": about}
+        await stage.post(SERVICE.rpartition("/")[0], service | {"spec": {"clusterIP": "None"}})
+        await stage.submit(horovod("h", 2, 3))
+        await stage.pass_time(30)
+        assert stage.workers() == {"elastichorovodjob/h": 3}
+        assert stage.objects("services")[about["name"]]["metadata"]["labels"] == {JOB_LABEL: "h"}
+        assert sum(each.startswith(f"PATCH {SERVICE}") for each in stage.judges[0].writes) == 1
+
+    play(story, only=3)
 
 
 # Late answers

@@ -19,7 +19,7 @@ from bayplan.core.model.selectors import Taint, Toleration
 from bayplan.elastic.curves import ANNOTATION as THROUGHPUT
 from bayplan.elastic.seen import Seen, Snapshot, State, Worker
 from bayplan.kube import wire
-from bayplan.kube.client import NODES, PODS, PRIORITY_CLASSES, Resource
+from bayplan.kube.client import NODES, POD_GROUPS, PODS, PRIORITY_CLASSES, Resource
 from bayplan.kube.defaults import Classes
 from bayplan.kube.elastic import (
     ELASTIC,
@@ -44,6 +44,8 @@ Place = tuple[str, str]  # namespace and name
 
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
 JOBS = Resource("batch", "v1", "jobs")
+SERVICES = Resource("", "v1", "services")
+GROUPS = POD_GROUPS["scheduling.sigs.k8s.io"]
 _KEEPING_OFF = ("NoSchedule", "NoExecute")  # effects of taints
 _GONE = 10_000  # uids that a table remembers; more are not deleted while an answer is on its way
 # A node with one of these takes nobody, whatever a worker tolerates.
@@ -179,12 +181,16 @@ class Cluster:
         self._classes = Table("priority class", _class, self.changed)
         self._sets = Table("stateful set", _object, self.changed)
         self._launchers = Table("job", _object, self.changed)
+        self._services = Table("service", _object, self.changed)
+        self._groups = Table("pod group", _object, self.changed)
         self._read: dict[str, tuple[str, Classes, Job]] = {}  # by key
 
     def watched(self) -> list[tuple[Watched[Any], Table[Any]]]:
         ours: list[tuple[Resource, Table[Any], str]] = [
             (STATEFUL_SETS, self._sets, JOB_LABEL),
             (JOBS, self._launchers, JOB_LABEL),
+            (SERVICES, self._services, JOB_LABEL),
+            (GROUPS, self._groups, JOB_LABEL),
             (PODS, self.pods, ""),
             (NODES, self._nodes, ""),
             (PRIORITY_CLASSES, self._classes, ""),
@@ -270,7 +276,11 @@ class Cluster:
             replicas = given if isinstance(given, int) else 1
         found = self._launchers.known.get((job.namespace, names["launcher"]))
         launched = _launched(_own(job, found))
-        return Seen(job, tuple(workers), None, replicas, report, launched)
+        lacks = any(
+            table.is_synced and (job.namespace, names[what]) not in table.known
+            for what, table in (("service", self._services), ("group", self._groups))
+        )
+        return Seen(job, tuple(workers), None, replicas, report, launched, lacks)
 
     def _worker(self, name: str, pod: PodSeen, index: int) -> Worker:
         state: State = "placed" if pod.node else "waiting"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from bayplan.elastic import horovod, workers
-from bayplan.elastic.cluster import JOBS, STATEFUL_SETS, Cluster, owner_of
+from bayplan.elastic.cluster import GROUPS, JOBS, SERVICES, STATEFUL_SETS, Cluster, owner_of
 from bayplan.elastic.seen import (
     MakeLauncher,
     MakeWorkers,
@@ -22,16 +22,14 @@ from bayplan.elastic.seen import (
     TearDown,
     Write,
 )
-from bayplan.kube.client import POD_GROUPS, PODS, Client, Resource
+from bayplan.kube.client import PODS, Client, Resource
 from bayplan.kube.elastic import GENERAL, RESOURCES, Grant, Job, horovod_names, read_job
 from bayplan.kube.transport import JSON, MERGE_PATCH, ApiError
 
 Json = dict[str, Any]
 
 OWNER = {"fieldManager": "bayplan-elastic"}
-SERVICES = Resource("", "v1", "services")
 CONFIG_MAPS = Resource("", "v1", "configmaps")
-GROUPS = POD_GROUPS["scheduling.sigs.k8s.io"]
 
 
 class Stale(Exception):
@@ -140,12 +138,16 @@ class Writer:
         if not (wanted := owner_of(manifest)):
             return False
         about = manifest["metadata"]
-        found = await self._find(resource.path(about["namespace"], about["name"]), about["name"])
+        path = resource.path(about["namespace"], about["name"])
+        found = await self._find(path, about["name"])
         owner = owner_of(found)
         if owner not in ("", wanted) or found["metadata"].get("deletionTimestamp"):
             raise Stale(f"{about['name']} is still there, of another")
         if not owner and resource in (JOBS, STATEFUL_SETS):
             raise taken  # it does not count as the job's, and nobody will remove it
+        labels = found["metadata"].get("labels") or {}
+        if not about["labels"].items() <= labels.items():  # else no watch would bring it
+            await self._send("PATCH", path, {"metadata": {"labels": about["labels"]}})
         return False
 
     async def _delete(
