@@ -68,4 +68,4 @@ def test_its_rights_have_no_wildcard_no_secrets_and_no_specs_of_jobs() -> None:
 def test_it_may_make_the_pod_groups_that_the_original_could_not() -> None:
     rules = part("rbac")["ClusterRole"]["rules"]
     (verbs,) = [rule["verbs"] for rule in rules if "podgroups" in rule["resources"]]
-    assert verbs == ["create", "patch"]
+    assert verbs == ["get", "list", "watch", "create", "patch"]

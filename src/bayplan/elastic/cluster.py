@@ -1,12 +1,13 @@
 """What the watches have brought, and the snapshot that is made of it.
 
 Pods of the whole cluster are followed for what they use; of workers and launchers a little more is
-kept. What our own writes came back with is taken in at once; an older event that a watch still
-brings costs a refused write, no more.
+kept. What our own writes came back with is taken in at once, unless a watch has said more by then;
+an older event that a watch still brings costs a refused write, no more.
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +19,7 @@ from bayplan.core.model.selectors import Taint, Toleration
 from bayplan.elastic.curves import ANNOTATION as THROUGHPUT
 from bayplan.elastic.seen import Seen, Snapshot, State, Worker
 from bayplan.kube import wire
-from bayplan.kube.client import NODES, PODS, PRIORITY_CLASSES, Resource
+from bayplan.kube.client import NODES, POD_GROUPS, PODS, PRIORITY_CLASSES, Resource
 from bayplan.kube.defaults import Classes
 from bayplan.kube.elastic import (
     ELASTIC,
@@ -43,7 +44,10 @@ Place = tuple[str, str]  # namespace and name
 
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets")
 JOBS = Resource("batch", "v1", "jobs")
+SERVICES = Resource("", "v1", "services")
+GROUPS = POD_GROUPS["scheduling.sigs.k8s.io"]
 _KEEPING_OFF = ("NoSchedule", "NoExecute")  # effects of taints
+_GONE = 10_000  # uids that a table remembers; more are not deleted while an answer is on its way
 # A node with one of these takes nobody, whatever a worker tolerates.
 _DEAD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # reasons of pods that failed by no fault of their own
@@ -59,20 +63,43 @@ class Table(Generic[T]):
     ) -> None:
         self.what, self.decode, self._changed = what, decode, changed
         self.known: dict[Place, T] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()  # uids, the latest last
         self.is_synced = False
 
     def replace(self, items: list[tuple[Place, T]], resource_version: str) -> None:
-        self.known = dict(items)
+        before, self.known = self.known, dict(items)
+        there = {_identity(value)[0] for value in self.known.values()}
+        for value in before.values():
+            if _identity(value)[0] not in there:
+                self._forget(value)
         self._changed.set()
 
     def put(self, item: tuple[Place, T]) -> None:
+        self._gone.pop(_identity(item[1])[0], None)  # a list may have been older than an answer
         if self.known.get(item[0]) != item[1]:
             self.known[item[0]] = item[1]
             self._changed.set()
 
+    def take(self, item: tuple[Place, T]) -> None:
+        """The answer to a write; it may be late, and the watch have said more of the object."""
+        uid, version = _identity(item[1])
+        uid_now, version_now = _identity(self.known.get(item[0]))
+        is_older = uid == uid_now and _is_up_to(version, version_now)
+        if uid not in self._gone and not is_older:
+            self.put(item)
+
     def drop(self, item: tuple[Place, T]) -> None:
-        if self.known.pop(item[0], None) is not None:
+        self._forget(item[1])
+        now = self.known.get(item[0])
+        # another of the same name may have been taken in
+        if now is not None and _identity(now)[0] == _identity(item[1])[0]:
+            del self.known[item[0]]
             self._changed.set()
+
+    def _forget(self, value: T) -> None:
+        self._gone[_identity(value)[0]] = None
+        if len(self._gone) > _GONE:
+            self._gone.popitem(last=False)
 
     def synced(self) -> None:
         self.is_synced = True
@@ -95,6 +122,7 @@ class PodSeen(Struct, frozen=True):
     ready: bool = False
     excused: bool = False
     throughput: str = ""  # the annotation
+    made: str = ""  # when; of workers only
 
     @property
     def has_ended(self) -> bool:
@@ -153,12 +181,16 @@ class Cluster:
         self._classes = Table("priority class", _class, self.changed)
         self._sets = Table("stateful set", _object, self.changed)
         self._launchers = Table("job", _object, self.changed)
+        self._services = Table("service", _object, self.changed)
+        self._groups = Table("pod group", _object, self.changed)
         self._read: dict[str, tuple[str, Classes, Job]] = {}  # by key
 
     def watched(self) -> list[tuple[Watched[Any], Table[Any]]]:
         ours: list[tuple[Resource, Table[Any], str]] = [
             (STATEFUL_SETS, self._sets, JOB_LABEL),
             (JOBS, self._launchers, JOB_LABEL),
+            (SERVICES, self._services, JOB_LABEL),
+            (GROUPS, self._groups, JOB_LABEL),
             (PODS, self.pods, ""),
             (NODES, self._nodes, ""),
             (PRIORITY_CLASSES, self._classes, ""),
@@ -171,13 +203,14 @@ class Cluster:
 
     def take_job(self, kind: str, body: bytes) -> None:
         """An object of a kind that we wrote, as the API has it now."""
-        self._jobs[kind].put(_object(Raw(body)))
+        self._jobs[kind].take(_object(Raw(body)))
 
     def take_pod(self, body: bytes) -> None:
-        self.pods.put(self._pod(Raw(body)))
+        """One that we made."""
+        self.pods.take(self._pod(Raw(body)))
 
     def take_set(self, body: bytes) -> None:
-        self._sets.put(_object(Raw(body)))
+        self._sets.take(_object(Raw(body)))
 
     def manifest(self, job: Job) -> Json:
         return self._jobs[job.kind].known.get((job.namespace, job.name)) or {}
@@ -212,10 +245,17 @@ class Cluster:
     def _seen(self, job: Job, pods: Iterable[tuple[str, PodSeen]]) -> Seen:
         workers, launcher, reports = [], None, {}
         names = horovod_names(job.name)
+        born = str((self.manifest(job).get("metadata") or {}).get("creationTimestamp") or "")
+        at_name = self._sets.known.get((job.namespace, names["workers"]))
+        own_set = _own(job, at_name)
         for name, pod in pods:
-            owned = pod.owner == job.uid if job.kind == GENERAL else True
+            owned = pod.owner == job.uid
             if job.kind == HOROVOD:
                 owned = pod.owner_name == names["workers"]
+                if own_set is not None:
+                    owned = pod.owner == own_set["metadata"].get("uid")
+                elif at_name is not None or pod.made < born:  # of a job that had the same name
+                    owned = False
             prefix = f"{job.name}-worker-" if job.kind == GENERAL else f"{names['workers']}-"
             index = name.removeprefix(prefix)
             if not owned or (pod.role != "launcher" and not index.isdecimal()):
@@ -230,13 +270,17 @@ class Cluster:
         workers.sort(key=lambda worker: worker.index)
         if job.kind == GENERAL:
             return Seen(job, tuple(workers), launcher, report=report)
-        found = self._sets.known.get((job.namespace, names["workers"]))
         replicas = None
-        if found is not None and not found["metadata"].get("deletionTimestamp"):
-            given = (found.get("spec") or {}).get("replicas")
+        if own_set is not None and not own_set["metadata"].get("deletionTimestamp"):
+            given = (own_set.get("spec") or {}).get("replicas")
             replicas = given if isinstance(given, int) else 1
-        launched = _launched(self._launchers.known.get((job.namespace, names["launcher"])))
-        return Seen(job, tuple(workers), None, replicas, report, launched)
+        found = self._launchers.known.get((job.namespace, names["launcher"]))
+        launched = _launched(_own(job, found))
+        lacks = any(
+            table.is_synced and (job.namespace, names[what]) not in table.known
+            for what, table in (("service", self._services), ("group", self._groups))
+        )
+        return Seen(job, tuple(workers), None, replicas, report, launched, lacks)
 
     def _worker(self, name: str, pod: PodSeen, index: int) -> Worker:
         state: State = "placed" if pod.node else "waiting"
@@ -301,6 +345,7 @@ class Cluster:
             owner_name=owner.name or "",
             ready=conditions.get("Ready") == "True",
             throughput=notes.throughput or "",
+            made=(about.creation_timestamp or "") if notes.elastic else "",
             excused=conditions.get("DisruptionTarget") == "True"
             or status.reason in _EXCUSED
             or (status.reason or "").startswith(_REFUSED),
@@ -363,6 +408,30 @@ def _mark(job: Job) -> str:
 def _job_named(pod: PodSeen) -> str:
     """A launcher has no annotation: its name is the job's, and the role's."""
     return pod.elastic or pod.owner_name
+
+
+def owner_of(manifest: Json) -> str:
+    """The uid of what controls it; "" if nothing does."""
+    owners = manifest["metadata"].get("ownerReferences") or ()
+    return next((str(each.get("uid")) for each in owners if each.get("controller")), "")
+
+
+def _own(job: Job, found: Json | None) -> Json | None:
+    """It, if it is of this very job, and not of one that had the same name before."""
+    return found if found is not None and owner_of(found) == job.uid else None
+
+
+def _identity(value: Any) -> tuple[str, str]:
+    """Uid and version. Answers that hold pods are to their creation: no version is older."""
+    if isinstance(value, PodSeen):
+        return value.uid, "0"
+    about = value["metadata"] if isinstance(value, dict) else {}
+    return str(about.get("uid") or ""), str(about.get("resourceVersion") or "")
+
+
+def _is_up_to(version: str, other: str) -> bool:
+    """False where it cannot be told: versions are numbers by custom."""
+    return version.isdecimal() and other.isdecimal() and int(version) <= int(other)
 
 
 def _launched(job: Json | None) -> Any:

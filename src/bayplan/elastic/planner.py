@@ -276,4 +276,4 @@ def _scaled(seen: Seen) -> list[Step]:
     grows = workers > replicas and seen.is_settled and seen.used <= replicas
     if workers < replicas or grows:
         return [Scale(seen.job, workers)]
-    return []
+    return [Scale(seen.job, replicas)] if replicas and seen.lacks else []

@@ -40,6 +40,7 @@ class Seen(Struct, frozen=True):
     replicas: int | None = None  # that a StatefulSet was told; None: there is none
     report: str = ""  # its throughput, as a worker tells it
     launched: Literal["", "Running", "Complete", "Failed"] = ""  # a launcher that is a Job
+    lacks: bool = False  # a service or group that belongs to a StatefulSet
 
     @property
     def living(self) -> list[Worker]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from bayplan.elastic import horovod, workers
-from bayplan.elastic.cluster import JOBS, STATEFUL_SETS, Cluster
+from bayplan.elastic.cluster import GROUPS, JOBS, SERVICES, STATEFUL_SETS, Cluster, owner_of
 from bayplan.elastic.seen import (
     MakeLauncher,
     MakeWorkers,
@@ -22,16 +22,14 @@ from bayplan.elastic.seen import (
     TearDown,
     Write,
 )
-from bayplan.kube.client import POD_GROUPS, PODS, Client, Resource
+from bayplan.kube.client import PODS, Client, Resource
 from bayplan.kube.elastic import GENERAL, RESOURCES, Grant, Job, horovod_names, read_job
 from bayplan.kube.transport import JSON, MERGE_PATCH, ApiError
 
 Json = dict[str, Any]
 
 OWNER = {"fieldManager": "bayplan-elastic"}
-SERVICES = Resource("", "v1", "services")
 CONFIG_MAPS = Resource("", "v1", "configmaps")
-GROUPS = POD_GROUPS["scheduling.sigs.k8s.io"]
 
 
 class Stale(Exception):
@@ -87,12 +85,7 @@ class Writer:
 
     async def _look(self, job: Job, makes: bool) -> Json:
         path = RESOURCES[job.kind].path(job.namespace, job.name)
-        try:
-            manifest: Json = msgspec.json.decode(await self._client.request("GET", path))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            raise Stale(f"{job.key} is gone") from None
+        manifest = await self._find(path, job.key)
         fresh = read_job(job.kind, manifest)
         same = (fresh.uid, fresh.grant) == (job.uid, job.grant) and not fresh.leaving
         confirmed = fresh.confirmed
@@ -102,6 +95,15 @@ class Writer:
         if not same or (makes and (not kept or fresh.suspend or fresh.wrong)):
             raise Stale(f"{job.key} has changed")
         return manifest
+
+    async def _find(self, path: str, name: str) -> Json:
+        try:
+            found: Json = msgspec.json.decode(await self._client.request("GET", path))
+            return found
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise Stale(f"{name} is gone") from None
 
     async def _scale(self, job: Job, replicas: int) -> None:
         """What the workers need is there before they are."""
@@ -124,14 +126,29 @@ class Writer:
         return await self._send("POST", path, manifest)
 
     async def _ensure(self, resource: Resource, manifest: Json) -> bool:
-        """Whether it was made now."""
+        """Whether it was made now. `Stale` while one is in the way that is about to go, as what
+        belongs to a deleted job of the same name is."""
         try:
             await self._create(resource, manifest)
             return True
         except ApiError as error:
             if error.status != 409:
                 raise
+            taken = error
+        if not (wanted := owner_of(manifest)):
             return False
+        about = manifest["metadata"]
+        path = resource.path(about["namespace"], about["name"])
+        found = await self._find(path, about["name"])
+        owner = owner_of(found)
+        if owner not in ("", wanted) or found["metadata"].get("deletionTimestamp"):
+            raise Stale(f"{about['name']} is still there, of another")
+        if not owner and resource in (JOBS, STATEFUL_SETS):
+            raise taken  # it does not count as the job's, and nobody will remove it
+        labels = found["metadata"].get("labels") or {}
+        if not about["labels"].items() <= labels.items():  # else no watch would bring it
+            await self._send("PATCH", path, {"metadata": {"labels": about["labels"]}})
+        return False
 
     async def _delete(
         self, resource: Resource, namespace: str, name: str, uid: str = "", now: bool = False
