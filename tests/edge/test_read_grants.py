@@ -94,6 +94,23 @@ def test_a_worker_names_its_job(text: str, key: str) -> None:
     assert Reader().pod({"metadata": metadata, "spec": {}}).elastic == key
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "uid"),
+    [
+        ("bayplan.dev/v1alpha1", "ElasticJob", "u"),
+        ("elastic.iml.github.io/v1alpha1", "ElasticJob", ""),
+        ("apps/v1", "StatefulSet", ""),
+    ],
+)
+def test_a_worker_says_whose_it_is_where_the_job_itself_is_its_owner(
+    version: str, kind: str, uid: str
+) -> None:
+    owner = {"apiVersion": version, "kind": kind, "name": "train", "uid": "u", "controller": True}
+    notes = {"bayplan.dev/elastic": "train"}
+    metadata = {"name": "w", "namespace": "team", "annotations": notes, "ownerReferences": [owner]}
+    assert Reader().pod({"metadata": metadata, "spec": {}}).job == uid
+
+
 def test_claims_that_come_with_each_worker_are_not_waited_for() -> None:
     manifest = job()
     claim = {"spec": {"accessModes": ["ReadWriteOnce"]}}

@@ -29,6 +29,7 @@ from tests.elastic.stage import (
     gpus_of,
     horovod,
     node,
+    patch,
     template,
 )
 from tests.fake.ledger import Ledger
@@ -162,6 +163,31 @@ def test_nodes_that_no_worker_tolerates_do_not_count() -> None:
         assert stage.sizes() == {"a": 2, "b": 2}
 
     assert play(story, v=4).waits == {}
+
+
+def test_a_new_job_of_the_same_name_does_not_count_on_the_workers_of_the_old() -> None:
+    """Those hang, and are smaller: what they leave is not enough."""
+
+    async def story(stage: Both) -> None:
+        old = elastic("a", 3, 3)
+        old["spec"]["template"]["metadata"]["finalizers"] = ["example.com/hangs"]
+        await stage.submit(old)
+        await stage.pass_time(SETTLE_S)
+        await stage.remove("a")
+        await stage.submit(elastic("a", 3, 3, gpus=2))
+        await stage.pass_time(SETTLE_S)
+        await stage.ordinary("other", 4)
+        await stage.pass_time(SETTLE_S)
+        for index in range(3):
+            path = PODS.path("default", f"a-worker-{index}")
+            await patch(stage.user, path, {"metadata": {"finalizers": None}})
+        await stage.pass_time(SETTLE_S)
+        assert stage.sizes() == {"a": 3}
+
+    stage = play(story, v=9)
+
+    assert stage.ledger.wrong == []
+    assert stage.betrayed == set()
 
 
 # The race

@@ -19,8 +19,8 @@ BUGS = (
     Bug(
         "kept-twice",
         PROMISES,
-        "(self._cluster.census.elastic.get(grant.key, ())) + otherwise.get(grant.key, 0)",
-        "(self._cluster.census.elastic.get(grant.key, ()))",
+        "sum(map(len, self._there(grant))) + otherwise.get(grant.key, 0)",
+        "sum(map(len, self._there(grant)))",
         "a worker that others go for has a place of its own",
     ),
     Bug(
@@ -64,6 +64,20 @@ BUGS = (
         "is_roomier = better or self._helped != self._waiting.helped",
         "is_roomier = False",
         "a grant that was short gets what others leave",
+    ),
+    Bug(
+        "of-the-same-name",
+        PROMISES,
+        "return [found[mark] for mark in grant.marks if mark in found]",
+        "return [uids for mark, uids in found.items() if mark[0] == grant.key]",
+        "workers of an earlier job of the same name have none of its places",
+    ),
+    Bug(
+        "heirs",
+        PROMISES,
+        "return grant is not None and (pod.elastic, pod.job) in grant.marks",
+        "return grant is not None",
+        "nor do they take them",
     ),
 )
 

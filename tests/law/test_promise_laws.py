@@ -2,6 +2,7 @@
 that it has, nobody else gets."""
 
 import os
+from collections import Counter
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ class Promises(preemption.Preemption):
     def no_grants(self, together: bool) -> None:
         self.shapes = {key: shape(key, together and name == "v") for key, name in JOBS.items()}
         self.granted: dict[str, Grant] = {}  # as the API has them
+        self.ended: Counter[str] = Counter()  # earlier jobs of the name
         self.told: dict[str, int] = {}  # by job: places, at the end of the last round
         self.harm = False  # something has happened since that may cost a place
 
@@ -47,7 +49,8 @@ class Promises(preemption.Preemption):
 
     @rule(key=jobs, places=st.integers(0, 5), heard=st.booleans())
     def grant(self, key: str, places: int, heard: bool) -> None:
-        known = self.granted.get(key) or Grant(key, 0, 0, self.shapes[key])
+        uid = f"{key} {self.ended[key]}"
+        known = self.granted.get(key) or Grant(key, 0, 0, self.shapes[key], uid=uid)
         self.granted[key] = replace(known, generation=known.generation + 1, places=places)
         if heard:
             self.tell(on.GrantSeen(self.granted[key]))
@@ -61,19 +64,26 @@ class Promises(preemption.Preemption):
     @rule(key=jobs)
     def end(self, key: str) -> None:
         if self.granted.pop(key, None) is not None:
+            self.ended[key] += 1
             self.tell(on.GrantGone(key))
 
     @rule(key=jobs)
     def not_written(self, key: str) -> None:
         self.tell(on.ConfirmFailed(key))
 
-    @rule(key=jobs, count=st.integers(1, 3), priority=st.integers(0, 2))
-    def work(self, key: str, count: int, priority: int) -> None:
+    @rule(
+        key=jobs,
+        count=st.integers(1, 3),
+        priority=st.integers(0, 2),
+        job=st.sampled_from(("", "this", "an earlier one")),
+    )
+    def work(self, key: str, count: int, priority: int, job: str = "this") -> None:
+        uid = job and f"{key} {self.ended[key] - (job != 'this')}"
         for _ in range(count):
             self.number += 1
             name = f"w{self.number}"
             like = replace(self.shapes[key], uid=f"uid-{name}", name=name, priority=priority)
-            self.see(like)
+            self.see(replace(like, job=uid))
 
     @rule(key=jobs, count=st.integers(2, 3))
     def in_order(self, key: str, count: int) -> None:
@@ -106,6 +116,7 @@ class Promises(preemption.Preemption):
 
     @rule(seconds=st.sampled_from((0.0, 0.5, 2.0, 20.0, 400.0)))
     def tick(self, seconds: float) -> None:
+        mixed = self.mixed()
         super().tick(seconds)
         harm, self.harm = self.harm, False
         promises = self.engine.promises
@@ -114,7 +125,7 @@ class Promises(preemption.Preemption):
             assert min(now[key], grant.places) == promises.told[key].places, "it was told wrongly"
             kept = len(promises.of(key))
             assert kept <= max(grant.places - (now[key] - kept), 0), "more is kept than granted"
-            if not harm and key in self.told:
+            if not harm and key in self.told and key not in mixed:
                 assert now[key] >= min(self.told[key], grant.places), "a promise was broken"
         self.told = now
         self.nothing_is_overlooked()
@@ -134,18 +145,29 @@ class Promises(preemption.Preemption):
                     verdicts = self.engine.verdicts[grant.pod.scheduler]
                     assert not gangs.place(verdicts, [worker], 1, keep=True).ok, "it was overlooked"
 
+    def belongs(self, pod: Pod, key: str) -> bool:
+        grant = self.engine.promises.grants.get(key)
+        return pod.elastic == key and grant is not None and pod.job in ("", grant.uid)
+
+    def mixed(self) -> set[str]:
+        """Jobs whose gang also has members that wait and are of an earlier job of the name: they
+        start together, so the places are for the gang."""
+        pods = [waiter.pod for waiter, _ in self.engine.waiting.pods.values()]
+        return {pod.elastic for pod in pods if pod.gang and not self.belongs(pod, pod.elastic)}
+
     def has(self, key: str) -> int:
         engine = self.engine
-        there = len(engine.cluster.census.elastic.get(key, ()))
+        there = sum(self.belongs(placed.pod, key) for placed in engine.cluster.pods.values())
         waiting = (engine.waiting.pods[uid][0].pod for uid in engine.nominations.owners)
-        there += sum(pod.elastic == key and pod.uid in engine.nominations for pod in waiting)
+        there += sum(self.belongs(pod, key) and pod.uid in engine.nominations for pod in waiting)
         return there + len(engine.promises.of(key))
 
     def nobody_waits_beside_a_place(self) -> None:
         engine = self.engine
         for waiter, _ in engine.waiting.pods.values():
             pod = waiter.pod
-            for uid in engine.promises.of(pod.elastic) if pod.gang is None else ():
+            is_alone = pod.gang is None and self.belongs(pod, pod.elastic)
+            for uid in engine.promises.of(pod.elastic) if is_alone else ():
                 verdicts = engine.verdicts[pod.scheduler]
                 with engine.cluster.trial():
                     row = engine.cluster.holds.rows[uid]
@@ -153,13 +175,13 @@ class Promises(preemption.Preemption):
                     with asking(verdicts, pod) as ask:
                         assert not verdicts.takes(ask, row), f"{pod.name} waits beside its place"
         if not engine.nominations.owners:
-            for key in engine.promises.places:
+            for key in engine.promises.places.keys() - self.mixed():
                 self.no_gang_waits_beside_its_places(key)
 
     def no_gang_waits_beside_its_places(self, key: str) -> None:
         engine = self.engine
         waiting = [waiter.pod for waiter, _ in engine.waiting.pods.values()]
-        pods = [pod for pod in waiting if pod.elastic == key and pod.gang is not None]
+        pods = [pod for pod in waiting if self.belongs(pod, key) and pod.gang is not None]
         if not pods or pods[0].gang is None:
             return
         there = gangs.staying(engine.cluster, pods[0].gang.key, ())

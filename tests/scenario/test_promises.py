@@ -517,3 +517,28 @@ def test_a_place_that_somebody_has_spoilt_is_told(facts: dict[str, Any]) -> None
     assert confirmed(world, A).places == 0
     world.finish("stranger")
     assert confirmed(world, A).places == 1
+
+
+def test_workers_of_an_earlier_job_of_the_name_have_none_of_its_places() -> None:
+    world = World(n=6)
+    for at in range(3):
+        world.see(pod(f"old{at}", 1, node="n", elastic=A, job="old", terminating=True))
+    grants(world, grant(A, 3, job="new"))
+    assert confirmed(world, A) == Confirmed(1, 3, (("n", 3),))
+    worker(world, A, "late", job="old")
+    world.submit("other", gpus=1)
+    assert set(world.waiting()) == {"late", "other"}
+    for name, job in (("w0", "new"), ("w1", "new"), ("w2", "")):  # one does not say whose it is
+        worker(world, A, name, job=job)
+    assert {"w0", "w1", "w2"} <= set(world.running())
+
+
+def test_a_worker_that_gets_another_owner_counts_for_that() -> None:
+    world = World(n=2)
+    held = pod("w", 1, node="n", elastic=A, job="old")
+    world.see(held)
+    grants(world, grant(A, 2, job="new"))
+    assert confirmed(world, A).places == 1
+    world.see(replace(held, job="new"))
+    world.tick()
+    assert confirmed(world, A).places == 2

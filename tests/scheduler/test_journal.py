@@ -100,6 +100,7 @@ def samples() -> dict[str, on.Event]:
     """One event of each type."""
     pod = world.pod("p", terms=world.terms(), ports=(), gates=("g",))
     pod = replace(pod, gang=Gang("red/train", 2, ("rack",)), checkpoint_s=1.5, controlled=True)
+    pod = replace(pod, elastic="ElasticJob red/train", job="u")
     selector = Selector((Requirement("app", "In", ("x",)),))
     budget = Budget("red/b", "red", selector, 1, frozenset({"q", "r"}))
     zones = Topology("a", "restricted", "pod", (Zone("z0", 0, (("cpu", 2000),)),), written_s=1.5)

@@ -212,12 +212,13 @@ class Histories(Laws):
             return
         self.made += 1
         shape = world.pod("", 1, uid=key, elastic=key, cpu=1000 * (places + 1))
-        grant = Grant(key, self.made, places, shape, Confirmed(self.made - said % 2, said))
+        said_now = Confirmed(self.made - said % 2, said)
+        grant = Grant(key, self.made, places, shape, said_now, uid=str(places % 2))
         self.tell(on.GrantSeen(grant))
 
-    @rule(key=st.sampled_from(JOBS), at=st.integers(0, 3))
-    def see_worker(self, key: str, at: int) -> None:
-        pod = world.pod(f"{key[-1]}-{at}", 1, elastic=key)
+    @rule(key=st.sampled_from(JOBS), at=st.integers(0, 3), job=st.sampled_from(("", "0", "1")))
+    def see_worker(self, key: str, at: int, job: str) -> None:
+        pod = world.pod(f"{key[-1]}-{at}", 1, elastic=key, job=job)
         if pod.uid not in self.known:
             self.known[pod.uid] = pod
             self.tell(on.PodSeen(pod))

@@ -5,7 +5,7 @@ fills in only what kube-scheduler itself takes for granted; `defaults` does the 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from sys import intern
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bayplan.core.model import groups
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.dialects import NEURON_MAPS
-from bayplan.core.model.grants import job_named
+from bayplan.core.model.grants import GENERAL, job_named
 from bayplan.core.model.holdings import bound_holding
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Image, Node
@@ -250,6 +250,7 @@ class Reader:
             preempted=metadata.deletion_timestamp is not None and was_preempted(status),
             run_s=run_s,
             elastic=intern(job_named(elastic, namespace)) if elastic else "",
+            job=_job_uid(owners) if elastic and owners else "",
             use=self._use(seen.profile, f"pod {namespace}/{name}"),
         )
 
@@ -372,6 +373,12 @@ class Reader:
             self._kept.clear()
         kept: T = self._kept.setdefault(value, value)
         return kept
+
+
+def _job_uid(owners: Sequence[wire.PodOwner]) -> str:
+    """Of the ElasticJob among them. A worker of an ElasticHorovodJob belongs to a StatefulSet."""
+    ours = (o for o in owners if o.kind == GENERAL and (o.api_version or "").startswith(wire.OURS))
+    return intern(next((owner.uid or "" for owner in ours), ""))
 
 
 def was_preempted(status: wire.PodStatus) -> bool:

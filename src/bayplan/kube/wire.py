@@ -28,6 +28,7 @@ GANG_SPREAD = "bayplan.dev/gang-spread"  # a label key: evenly over its values, 
 GANG_ACROSS = "bayplan.dev/gang-across"  # a label key: evenly over its values, or not at all
 CHECKPOINT = "bayplan.dev/checkpoint"  # when it last saved its work, RFC 3339
 RUN_SECONDS = "bayplan.dev/run-seconds"  # how long it runs at most
+OURS = "bayplan.dev/"  # how the apiVersion of an ElasticJob begins
 ELASTIC = "bayplan.dev/elastic"  # on a worker: its job's name, after "kind/" if not ElasticJob's
 
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"  # on a pod: the PodGroup that it is a member of
@@ -121,6 +122,9 @@ _ASKED = len(PodAnnotations.__struct_fields__)
 
 
 class PodOwner(Wire):
+    api_version: str | None = None
+    kind: str | None = None
+    uid: str | None = None
     controller: bool | None = None
 
 

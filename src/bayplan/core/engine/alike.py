@@ -11,7 +11,8 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     """What pods must share to get the same verdict; labels count only through the terms."""
     pod, own = waiter.pod, waiter.own
     concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
-    alike = (pod.row, pod.scheduler, pod.priority, pod.preempts, pod.run_s, pod.elastic)
+    worker = pod.elastic, pod.job
+    alike = (pod.row, pod.scheduler, pod.priority, pod.preempts, pod.run_s, worker)
     if own is None:
         return (*alike, concerning)
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
@@ -40,4 +41,5 @@ def same_to_us(old: Pod, new: Pod) -> bool:
         and old.preempts == new.preempts
         and old.run_s == new.run_s
         and old.elastic == new.elastic
+        and old.job == new.job
     )

@@ -45,7 +45,7 @@ class Deciding:
         """A worker of an elastic job gets one of the job's places; None if none will do."""
         pod = waiter.pod
         ask = Ask(pod, self._cluster.demand(pod.row), waiter.own, waiter.concerning)
-        for uid in self._promises.of(pod.elastic):
+        for uid in self._promises.open_to(pod):
             with self._cluster.trial() as trial:
                 row = self._cluster.holds.rows[uid]
                 self._cluster.holds.release(uid)

@@ -358,7 +358,7 @@ class Engine:
             return effects
         waiter.arrival = self.waiting.ticket()
         self.waiting.back_off(waiter, now)
-        granted = waiter.pod.elastic in self.promises.grants  # then a place is held anyway
+        granted = self.promises.granted(waiter.pod)  # then a place is held anyway
         if placed is not None and placed.pod.gang is not None and not granted:  # others are there
             self.nominations.keep(placed.pod, placed.row, placed.pod.gang.key)
         else:

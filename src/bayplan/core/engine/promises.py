@@ -8,6 +8,7 @@ decided about: what one gives back goes to the others first, in the same cycle.
 
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -131,17 +132,23 @@ class Promises:
         rows = self._cluster.holds.rows
         return [uid for uid in self.places.get(key, ()) if uid in rows]
 
+    def granted(self, pod: Pod) -> bool:
+        """Whether it is a worker of a job that has a grant; of that very job, not of an earlier one
+        of the same name."""
+        grant = self.grants.get(pod.elastic)
+        return grant is not None and (pod.elastic, pod.job) in grant.marks
+
+    def open_to(self, pod: Pod) -> list[str]:
+        """The holds of the job that the pod is a worker of."""
+        return self.of(pod.elastic) if self.granted(pod) else []
+
     def homes(self, pods: Sequence[Pod]) -> dict[str, int]:
         """Gives the pods the places that they were promised, by uid the rows. Until they are
         placed, or on a trial."""
-        left: dict[str, list[str]] = {}
         found: dict[str, int] = {}
         for pod in pods:
-            if pod.elastic not in self.places:
-                continue
-            holds = left.setdefault(pod.elastic, self.of(pod.elastic))
-            if holds:
-                found[pod.uid] = self._release(holds.pop(0))
+            if holds := self.open_to(pod):
+                found[pod.uid] = self._release(holds[0])
         return found
 
     def _release(self, uid: str) -> int:
@@ -184,8 +191,13 @@ class Promises:
         return effects
 
     def _state(self, grant: Grant, otherwise: Mapping[str, int]) -> _State:
-        there = len(self._cluster.census.elastic.get(grant.key, ())) + otherwise.get(grant.key, 0)
+        there = sum(map(len, self._there(grant))) + otherwise.get(grant.key, 0)
         return there, len(self.of(grant.key))
+
+    def _there(self, grant: Grant) -> list[dict[str, None]]:
+        """The uids of its workers that have a place."""
+        found = self._cluster.census.elastic
+        return [found[mark] for mark in grant.marks if mark in found]
 
     def _is_due(self, grant: Grant, otherwise: Mapping[str, int]) -> bool:
         """Whether it has changed, or who has its places."""
@@ -233,9 +245,10 @@ class Promises:
 
     def _promised_otherwise(self) -> Counter[str]:
         """By key: workers that wait, and for whom a place of their own is kept."""
-        pods = self._waiting.pods
-        owners = (uid for uid in self._nominations.owners if uid in pods)
-        return Counter(pods[uid][0].pod.elastic for uid in owners if uid in self._nominations)
+        waiting = self._waiting.pods
+        owners = (uid for uid in self._nominations.owners if uid in waiting)
+        pods = (waiting[uid][0].pod for uid in owners if uid in self._nominations)
+        return Counter(pod.elastic for pod in pods if self.granted(pod))
 
     def _trim(self, key: str, wanted: int) -> bool:
         """Gives back what is too much. Whether it was."""
@@ -303,16 +316,16 @@ class Promises:
         told -= Counter(self._cluster.holds.rows[uid] for uid in here)
         return dict(zip((pod.uid for pod in pods), told.elements(), strict=False))
 
-    def _on_their_way(self, key: str) -> list[str]:
+    def _on_their_way(self, grant: Grant) -> list[str]:
         """Workers whose bind is not answered: who starts anew may find them without a node."""
-        there = self._cluster.census.elastic.get(key, ())
+        there = chain.from_iterable(self._there(grant))
         return [uid for uid in there if uid in self._assumed and uid in self._cluster.pods]
 
     def _say(self, grant: Grant, missing: int, why: str) -> list[do.Effect]:
         here = self.of(grant.key)
         there = grant.places - missing
         rows = [self._cluster.holds.rows[uid] for uid in here]
-        rows += [self._cluster.pods[uid].row for uid in self._on_their_way(grant.key)]
+        rows += [self._cluster.pods[uid].row for uid in self._on_their_way(grant)]
         kept = Counter(map(self._cluster.name, rows))
         said = Confirmed(
             grant.generation,

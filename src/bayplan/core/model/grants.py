@@ -27,6 +27,12 @@ class Grant(Struct, frozen=True):
     wrong: str = ""  # why it cannot be understood; then there is no place for it
     uid: str = ""  # of the job
 
+    @property
+    def marks(self) -> set[tuple[str, str]]:
+        """What its workers have in `elastic` and `job`; those of an earlier job of its name do not,
+        if they say whose they are."""
+        return {(self.key, ""), (self.key, self.uid)}
+
 
 GENERAL, HOROVOD = "ElasticJob", "ElasticHorovodJob"
 KINDS = (GENERAL, HOROVOD)

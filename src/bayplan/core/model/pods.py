@@ -181,6 +181,7 @@ class Pod(Struct, frozen=True, gc=False):
     preempted: bool = False  # a scheduler deleted it for another
     run_s: float = 0.0  # how long it runs at most, by its owner's word; 0: nobody says
     elastic: str = ""  # the key of the elastic job that it is a worker of
+    job: str = ""  # the uid of that job, where it is the pod's owner; else nobody says
     use: PodUse | None = None  # the most that a profiler saw it use; None: nobody has looked
 
     @property

@@ -1,8 +1,11 @@
 """Who is placed, counted by what matters to those who might take their room."""
 
 from collections import Counter
+from typing import TypeVar
 
 from bayplan.core.model.pods import Pod
+
+_Key = TypeVar("_Key")
 
 
 class Census:
@@ -12,7 +15,8 @@ class Census:
     def __init__(self) -> None:
         self.priorities: Counter[int] = Counter()
         self.gangs: dict[str, dict[str, None]] = {}  # by gang: uids
-        self.elastic: dict[str, dict[str, None]] = {}  # by elastic job: uids of its workers
+        # By key and uid of the elastic job, as they have them: uids of its workers.
+        self.elastic: dict[tuple[str, str], dict[str, None]] = {}
 
     def count(self, pod: Pod, sign: int) -> None:
         left = self.priorities[pod.priority] + sign
@@ -23,10 +27,10 @@ class Census:
         if pod.gang is not None:
             _count(self.gangs, pod.gang.key, pod.uid, sign)
         if pod.elastic:
-            _count(self.elastic, pod.elastic, pod.uid, sign)
+            _count(self.elastic, (pod.elastic, pod.job), pod.uid, sign)
 
 
-def _count(by_key: dict[str, dict[str, None]], key: str, uid: str, sign: int) -> None:
+def _count(by_key: dict[_Key, dict[str, None]], key: _Key, uid: str, sign: int) -> None:
     members = by_key.setdefault(key, {})
     if sign > 0:
         members[uid] = None
