@@ -42,7 +42,8 @@ def sizes(
         for seen in jobs:
             least, most = bounds(seen.job)
             limit = memory.limit(seen, room, now)
-            has_begun = seen.placed or (seen.is_settled and seen.living)
+            # A StatefulSet's pods are not told how many start together: its group is.
+            has_begun = seen.placed or (seen.is_horovod and seen.is_settled and seen.living)
             if limit is not None and limit < least and not has_begun:
                 limit = 0  # fewer do not begin: they would wait for the others
             has = seen.job.grant.workers if seen.placed or seen.job.grant.workers >= least else 0
