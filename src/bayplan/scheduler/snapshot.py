@@ -203,7 +203,7 @@ def take(engine: Engine) -> Iterator[State]:
     members = (_wait(waiter, number[group.key]) for waiter, group in queue.pods.values())
     yield from _parts("waiting", members)
     # Entries of groups that are gone mean nothing any more.
-    ready = ((sort, n, number[key]) for sort, n, key in queue._ready if key in number)
+    ready = ((sort, n, number[each.key]) for sort, n, each in queue._ready if each.members)
     yield from _parts("ready", ready)
     timers = ((at, n, number[key], kind) for at, n, key, kind in queue._timers if key in number)
     yield from _parts("timers", timers)
@@ -412,7 +412,7 @@ def _restore_queue(engine: Engine, state: State) -> None:
             waiter.own = engine.cluster.acquire_terms(wait.pod.terms)
         group.members[wait.pod.uid] = waiter
         queue.pods[wait.pod.uid] = (waiter, group)
-    queue._ready = [(sort, n, groups[i].key) for sort, n, i in state.ready]
+    queue._ready = [(sort, n, groups[i]) for sort, n, i in state.ready]
     queue._timers = [(at, n, groups[i].key, kind) for at, n, i, kind in state.timers]
     heapify(queue._ready)
     heapify(queue._timers)

@@ -85,7 +85,8 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
-        self.promises.note(event)
+        if self.promises.is_kept:
+            self.promises.note(event)
         match event:
             case on.PodSeen(pod):
                 return self._see(pod, now)

@@ -71,6 +71,8 @@ class Keeper:
         bound: what was only planned is not freed by that."""
         self.bereft.pop(pod.uid, None)
         lines = self._estates.lines
+        if not lines:
+            return []
         homes = [name for name in sorted(lines) if pod.uid in lines[name].pods]
         for name in homes if ended else ():
             self._relent(name)

@@ -70,7 +70,7 @@ class Promises:
 
     def note(self, event: on.Event) -> None:
         """Whatever happens may cost a place, or make room for one."""
-        if not self.is_kept or not self.concerns(event):
+        if not self.concerns(event):
             return
         self.is_due = True
         match event:

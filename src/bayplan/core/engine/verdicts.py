@@ -10,7 +10,7 @@ computed on top, for the few pods that it concerns.
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.plugins.hooks import (
     Ask,
+    Concerns,
     Facts,
     Filter,
     IgnoresLabels,
@@ -28,6 +29,7 @@ from bayplan.core.plugins.hooks import (
     Normalise,
     Reads,
     Reject,
+    Score,
 )
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
@@ -89,8 +91,9 @@ class Kept:
     Refused rows have some number near REFUSED here; `Verdicts.on` tells why.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, filters: list[Filter], scores: list[tuple[int, Score]]) -> None:
         self.ask = ask
+        self.filters, self.scores = filters, scores  # the load plugins that the key concerns
         self.base: Ints = np.zeros(0, dtype=np.int64)  # scores of static plugins
         self.scored: Ints = self.base  # with relative scores, at their present extremes
         self.verdict: Ints = self.base
@@ -200,7 +203,7 @@ class Verdicts:
     def _scored(self, ask: Ask, view: View) -> Ints:
         """The scores of rows that all pass."""
         verdict, relatives, _ = self._static_scores(ask, view)
-        verdict = self._with_load_scores(ask, view, verdict)
+        verdict = with_scores(self._load[1], ask, view, verdict)
         for relative in relatives:
             verdict += relative.added(relative.most)
         if self.is_wide(ask):
@@ -278,7 +281,9 @@ class Verdicts:
         kept = self._kept.get(key)
         if kept is None:
             pod = ask.pod if key is ask.pod.row else replace(ask.pod, row=key)
-            kept = self._kept[key] = Kept(Ask(pod, ask.demand))
+            filters = [each for _, each in self._load[0] if concerns(each, key)]
+            scores = [each for each in self._load[1] if concerns(each[1], key)]
+            kept = self._kept[key] = Kept(Ask(pod, ask.demand), filters, scores)
             room = max(8, KEPT_BYTES // (BYTES_PER_ROW * max(1, len(self.cluster.nodes))))
             while len(self._kept) > room:
                 self._kept.popitem(last=False)
@@ -331,7 +336,7 @@ class Verdicts:
     def _load_all(self, kept: Kept) -> None:
         view = View(self.cluster)
         kept.scored = kept.base
-        kept.verdict = self._whole(self._load_part(kept.ask, view, kept.base[: view.size]))
+        kept.verdict = self._whole(self._load_part(kept, view, kept.base[: view.size]))
         if kept.relatives:
             kept.scored = kept.base.copy()
             for relative in kept.relatives:
@@ -340,7 +345,7 @@ class Verdicts:
 
     def _load_rows(self, kept: Kept, rows: Rows) -> None:
         view = View(self.cluster, rows)
-        kept.verdict[rows] = self._load_part(kept.ask, view, kept.scored.take(rows))
+        kept.verdict[rows] = self._load_part(kept, view, kept.scored.take(rows))
         for relative in kept.relatives:
             if relative.stands(kept.verdict):
                 continue
@@ -399,25 +404,11 @@ class Verdicts:
             total += (weight * raw) << SCORE_SHIFT
         return total, relatives, tuple(constants)
 
-    def _load_part(self, ask: Ask, view: View, base: Ints) -> Ints:
+    def _load_part(self, kept: Kept, view: View, base: Ints) -> Ints:
         """`base` with the scores of load plugins, or REFUSED."""
-        verdict = self._with_load_scores(ask, view, base)
-        for _, plugin in self._load[0]:
-            put(verdict, plugin.refuse(ask, view))
-        return verdict
-
-    def _with_load_scores(self, ask: Ask, view: View, base: Ints) -> Ints:
-        total: Ints | None = None
-        for weight, score in self._load[1]:
-            added = score.score(ask, view)
-            if added is not None:
-                if weight != 1:
-                    added = weight * added
-                total = added if total is None else total + added
-        if total is None:
-            return base.copy()
-        verdict: Ints = total << SCORE_SHIFT
-        verdict += base
+        verdict = with_scores(kept.scores, kept.ask, view, base)
+        for plugin in kept.filters:
+            put(verdict, plugin.refuse(kept.ask, view))
         return verdict
 
     def _add_wide_scores(self, ask: Ask, view: View, verdict: Ints) -> None:
@@ -439,10 +430,32 @@ def is_by_terms(plugin: object) -> bool:
     )
 
 
+def concerns(plugin: object, row: RowKey) -> bool:
+    """Whether a load plugin may have something to say about pods with this key."""
+    return not isinstance(plugin, Concerns) or plugin.concerns(row)
+
+
+def with_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, base: Ints) -> Ints:
+    """`base` with the weighted sum of the scores on top."""
+    total: Ints | None = None
+    for weight, score in scores:
+        added = score.score(ask, view)
+        if added is not None:
+            if weight != 1:
+                added = weight * added
+            total = added if total is None else total + added
+    if total is None:
+        return base.copy()
+    verdict: Ints = total << SCORE_SHIFT
+    verdict += base
+    return verdict
+
+
 def put(verdict: Ints, codes: Codes | None) -> None:
     """Writes REFUSED where a plugin refuses: any code but 0 counts as true."""
     if codes is not None:
-        np.putmask(verdict, cast(Mask, codes), REFUSED)
+        mask: Any = codes
+        np.putmask(verdict, mask, REFUSED)
 
 
 def merged(refused: Ints | None, number: int, codes: Codes) -> Ints | None:

@@ -28,6 +28,7 @@ from bayplan.core.devices.wanted import (
 )
 from bayplan.core.model.devices import Held
 from bayplan.core.model.nodes import Layout, Pool
+from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins import hooks
 from bayplan.core.plugins.hooks import Ask, Reads
@@ -80,6 +81,9 @@ class Devices:
     def __init__(self, args: DevicesArgs = DevicesArgs()) -> None:  # noqa: B008
         self._policy: Policy = args.policy
         self._kinds: dict[Layout, int] = {}  # of machines that do not serve a number of devices
+
+    def concerns(self, row: RowKey) -> bool:
+        return bool(row.devices)
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         codes: Codes | None = None

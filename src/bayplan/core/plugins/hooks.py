@@ -163,6 +163,14 @@ class IgnoresLabels(Protocol):
 
 
 @runtime_checkable
+class Concerns(Protocol):
+    """A load plugin that passes all nodes, and adds no score, for pods with some row keys. Where
+    verdicts are kept it is not asked about those."""
+
+    def concerns(self, row: RowKey) -> bool: ...
+
+
+@runtime_checkable
 class Facts(Protocol):
     """What else a static plugin's answers depend on: when it changes, they are computed anew."""
 

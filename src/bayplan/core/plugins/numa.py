@@ -64,6 +64,9 @@ class NodeResourceTopologyMatch:
             "BalancedAllocation": balanced,
         }.get(self._type, self._least)
 
+    def concerns(self, row: RowKey) -> bool:
+        return bool(row.aligned)
+
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         if not ask.row.aligned or not view.cluster.zones.topologies:
             return None

@@ -15,6 +15,7 @@ from bayplan.core.devices.shared import Policy
 from bayplan.core.model.devices import Held
 from bayplan.core.model.holdings import at_once
 from bayplan.core.model.partitions import divided
+from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins import hooks
 from bayplan.core.plugins.hooks import Ask, Reads
@@ -40,6 +41,9 @@ class Partitions:
 
     def __init__(self, args: PartitionsArgs = PartitionsArgs()) -> None:  # noqa: B008
         self._policy: Policy = args.policy
+
+    def concerns(self, row: RowKey) -> bool:
+        return bool(row.partitions)
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         looks = self._looks(ask, view)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import Ask, Filter, Reads
 from bayplan.core.state.arrays import Codes
@@ -17,6 +18,9 @@ class NodePorts:
 
     name = "NodePorts"
     reads = Reads.LOAD
+
+    def concerns(self, row: RowKey) -> bool:
+        return bool(row.ports)
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         taken: set[int] = set()

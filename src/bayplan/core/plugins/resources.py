@@ -17,7 +17,7 @@ from bayplan.core.state.view import View
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 # Constants as arrays: NumPy converts a Python number anew on every call.
 ZERO, ONE, PERCENT, HALVES = (np.array(number) for number in (0, 1, MAX_SCORE, 3 * MAX_SCORE // 2))
-HALF, WHOLE, HUNDRED = np.array(0.5), np.array(1.0), np.array(100.0)
+WHOLE, TWICE, FIFTY = np.array(1.0), np.array(2.0), np.array(50.0)
 FREED = frozenset(
     {EventKind.NODE_ADDED, EventKind.NODE_GREW, EventKind.POD_GONE, EventKind.POD_SHRANK}
 )
@@ -256,9 +256,9 @@ class NodeResourcesBalancedAllocation:
             np.minimum(fractions, WHOLE, out=fractions)
             deviation = fractions[0] - fractions[1]
             np.abs(deviation, out=deviation)
-            deviation *= HALF
-            np.subtract(WHOLE, deviation, out=deviation)
-            deviation *= HUNDRED
+            # (1 - deviation / 2) · 100, to the last bit: halving and doubling round nothing.
+            np.subtract(TWICE, deviation, out=deviation)
+            deviation *= FIFTY
             balance = deviation.astype(np.int64)
             gain: Ints = balance[0] - balance[1]
         else:

@@ -19,11 +19,12 @@ class Census:
         self.elastic: dict[tuple[str, str], dict[str, None]] = {}
 
     def count(self, pod: Pod, sign: int) -> None:
-        left = self.priorities[pod.priority] + sign
+        priority = pod.priority
+        left = self.priorities.get(priority, 0) + sign
         if left:
-            self.priorities[pod.priority] = left
+            self.priorities[priority] = left
         else:
-            del self.priorities[pod.priority]
+            del self.priorities[priority]
         if pod.gang is not None:
             _count(self.gangs, pod.gang.key, pod.uid, sign)
         if pod.elastic:

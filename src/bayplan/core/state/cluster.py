@@ -409,7 +409,8 @@ class Cluster:
             self.index.add(pod)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
-        self.uses.count(pod, row, 1)
+        if pod.use is not None or pod.held is not None or pod.row.devices:
+            self.uses.count(pod, row, 1)
         self.load_log.append(row)
         self._done(self._remove, pod.uid)
 
@@ -436,7 +437,8 @@ class Cluster:
             self.estates.take(pod, -1)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
-        self.uses.count(pod, row, -1)
+        if pod.use is not None or pod.held is not None or pod.row.devices:
+            self.uses.count(pod, row, -1)
         self.load_log.append(row)
         self._done(self._place, pod, row)
 

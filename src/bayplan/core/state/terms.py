@@ -291,7 +291,7 @@ def part(term: AffinityTerm) -> Part:
     return Part(term.selector, term.namespaces, term.namespace_selector)
 
 
-Place = tuple[str, str, str | None]  # label key, namespace, value; "" for any, None for any
+Place = tuple[str, str | None, str]  # label key, value, namespace; None and "" for any
 
 
 class TermIndex:
@@ -302,7 +302,8 @@ class TermIndex:
     """
 
     def __init__(self) -> None:
-        self.by_key: dict[str, dict[tuple[str, str | None], list[Term]]] = {}
+        # by label key, then value, then namespace
+        self.by_key: dict[str, dict[str | None, dict[str, list[Term]]]] = {}
         self.always: list[Term] = []
 
     def places(self, term: Term) -> list[Place]:
@@ -311,10 +312,10 @@ class TermIndex:
         spaces = first.namespaces if first.namespace_selector is None else ("",)
         for requirement in first.selector.requirements:
             if requirement.op == "In":
-                return [(requirement.key, s, v) for s in spaces for v in requirement.values]
+                return [(requirement.key, v, s) for v in requirement.values for s in spaces]
         for requirement in first.selector.requirements:
             if requirement.op == "Exists":
-                return [(requirement.key, space, None) for space in spaces]
+                return [(requirement.key, None, space) for space in spaces]
         return []
 
     def add(self, term: Term) -> None:
@@ -323,8 +324,9 @@ class TermIndex:
         places = self.places(term)
         if not places:
             self.always.append(term)
-        for key, space, value in places:
-            self.by_key.setdefault(key, {}).setdefault((space, value), []).append(term)
+        for key, value, space in places:
+            spaces = self.by_key.setdefault(key, {}).setdefault(value, {})
+            spaces.setdefault(space, []).append(term)
 
     def remove(self, term: Term) -> None:
         if term.key.parts[0].selector is None:
@@ -332,25 +334,26 @@ class TermIndex:
         places = self.places(term)
         if not places:
             self.always.remove(term)
-        for key, space, value in places:
-            buckets = self.by_key[key]
-            buckets[space, value].remove(term)
-            if not buckets[space, value]:
-                del buckets[space, value]
-                if not buckets:
-                    del self.by_key[key]
+        for key, value, space in places:
+            values = self.by_key[key]
+            values[value][space].remove(term)
+            if not values[value][space]:
+                del values[value][space]
+                if not values[value]:
+                    del values[value]
+                    if not values:
+                        del self.by_key[key]
 
     def candidates(self, pod: Pod) -> list[Term]:
-        found = list(self.always) if self.always else []
+        found = list(self.always)
         by_key = self.by_key
-        if by_key:
-            for key, value in pod.labels.items():
-                buckets = by_key.get(key)
-                if buckets is not None:
-                    space = pod.namespace
-                    for place in ((space, value), ("", value), (space, None), ("", None)):
-                        if place in buckets:
-                            found += buckets[place]
+        for key, value in pod.labels.items():
+            values = by_key.get(key)
+            if values is not None:
+                for spaces in (values.get(value), values.get(None)):
+                    if spaces is not None:
+                        found += spaces.get(pod.namespace, ())
+                        found += spaces.get("", ())
         return found
 
 

@@ -14,6 +14,17 @@ from bayplan.core.state.pools import Lines
 class View:
     """The rows `rows`, or every row when it is None. Arrays are gathered once and shared."""
 
+    __slots__ = (
+        "_allocatable",
+        "_free",
+        "answers",
+        "cluster",
+        "exact",
+        "feasible",
+        "rows",
+        "size",
+    )
+
     def __init__(self, cluster: Cluster, rows: Rows | None = None) -> None:
         self.cluster = cluster
         self.rows = rows
@@ -30,13 +41,17 @@ class View:
     @property
     def free(self) -> Ints:  # resources × rows
         if self._free is None:
-            self._free = self._take(self.cluster.free).T.copy()
+            rows, free = self.rows, self.cluster.free
+            lines = free[: self.size] if rows is None else free.take(rows, axis=0)
+            self._free = lines.T.copy()
         return self._free
 
     @property
     def allocatable(self) -> Ints:  # resources × rows
         if self._allocatable is None:
-            self._allocatable = self._take(self.cluster.allocatable).T.copy()
+            rows, amounts = self.rows, self.cluster.allocatable
+            lines = amounts[: self.size] if rows is None else amounts.take(rows, axis=0)
+            self._allocatable = lines.T.copy()
         return self._allocatable
 
     @property

@@ -92,7 +92,7 @@ class Waiting:
         self.groups: dict[Hashable, Group] = {}
         self.asleep = 0  # groups that wait for an event
         self.helped = 0  # how often something happened that may have made room
-        self._ready: list[tuple[SortKey, int, Hashable]] = []  # heap; entries may be stale
+        self._ready: list[tuple[SortKey, int, Group]] = []  # heap; entries may be stale
         self._timers: list[tuple[float, int, Hashable, int]] = []  # heap: when, ticket, group, kind
         self._by_kind: defaultdict[Help, dict[Hashable, None]] = defaultdict(dict)
         self._ticket = 0
@@ -141,9 +141,8 @@ class Waiting:
         """The pod to try first. It stays until it is removed, refused or moved."""
         self._expire(now)
         while self._ready:
-            sort, _, key = self._ready[0]
-            group = self.groups.get(key)
-            if group is not None and group.announced == sort:
+            sort, _, group = self._ready[0]
+            if group.members and group.announced == sort:
                 waiter = group.next_awake() if group.refusal is None else None
                 if waiter is not None and waiter.sort == sort:
                     return waiter, group
@@ -227,10 +226,11 @@ class Waiting:
 
     def wake(self, kinds: Collection[Help], now: float) -> None:
         """Something happened that could help: groups that waited for it are tried again."""
-        self.helped += any(kind is not EventKind.POD_PLACED for kind in kinds)
-        if not self.asleep:
-            return
         for kind in kinds:
+            if kind is not EventKind.POD_PLACED:
+                self.helped += 1
+                break
+        for kind in kinds if self.asleep else ():
             keys = self._by_kind.get(kind)
             if keys:
                 for key in list(keys):
@@ -320,7 +320,7 @@ class Waiting:
         waiter = group.next_awake()
         if waiter is not None and (group.announced is None or waiter.sort < group.announced):
             group.announced = waiter.sort
-            heappush(self._ready, (waiter.sort, self.ticket(), group.key))
+            heappush(self._ready, (waiter.sort, self.ticket(), group))
 
 
 def gang_key(scheduler: str, key: str) -> Hashable:
