@@ -231,19 +231,15 @@ class Verdicts:
         for _, codes in self._codes(ask, view):
             if codes is None:
                 continue
-            if len(codes) == 1:
-                if codes[0]:
-                    passed[0] = False
-                    break
-            else:
-                passed &= codes == 0
+            passed &= codes == 0
         if view.rows is None and self.cluster.vacant:
             passed &= view.alive
         return passed
 
     def takes(self, ask: Ask, row: int) -> bool:
         """Whether no plugin refuses the row."""
-        return bool(self.passes(ask, View(self.cluster, np.array([row], dtype=np.intp)))[0])
+        view = View(self.cluster, np.array([row], dtype=np.intp))
+        return all(codes is None or not codes[0] for _, codes in self._codes(ask, view))
 
     def _codes(self, ask: Ask, view: View) -> Iterator[tuple[int, Codes | None]]:
         """What each plugin says, by number and in order."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.selectors import NodeTerm, Requirement
 from bayplan.core.model.verdicts import EventKind, Reason
@@ -100,6 +101,10 @@ def named_nodes(key: RowKey) -> tuple[str, ...] | None:
 
 def required(key: RowKey, view: View) -> Mask | None:
     """The rows that satisfy node selector and required affinity; None: nothing is required."""
+    if not key.node_selector and key.required is None:
+        return None
+    if len(view) == 1 and (node := view.cluster.nodes[view.row_numbers[0]]) is not None:
+        return np.array([admits(key, node)])  # the usual question about one node
     matched: Mask | None = None
     for label, value in key.node_selector:
         column, codes = view.labels(label)
@@ -107,6 +112,22 @@ def required(key: RowKey, view: View) -> Mask | None:
     if key.required is not None:
         matched = both(matched, any_term(key.required, view))
     return matched
+
+
+def admits(key: RowKey, node: Node) -> bool:
+    """Whether the node satisfies node selector and required affinity."""
+    labels, terms = node.labels, key.required
+    if any(labels.get(label) != value for label, value in key.node_selector):
+        return False
+    return terms is None or any(holds(term, node) for term in terms)
+
+
+def holds(term: NodeTerm, node: Node) -> bool:
+    if term.broken or node.name in term.name_not_in:
+        return False
+    if any(name != node.name for name in term.name_in):
+        return False
+    return all(requirement.matches(node.labels) for requirement in term.expressions)
 
 
 def any_term(terms: tuple[NodeTerm, ...], view: View) -> Mask:

@@ -102,9 +102,12 @@ class InterPodAffinity:
         has_own = ask.own is not None and bool(ask.own.preferred)
         if self._args.ignore_preferred_terms_of_existing_pods and not has_own:
             return None
+        weighted = list(self._weighted(ask))
+        if not weighted:
+            return None
         feasible = view.feasible_rows
         total: Ints | None = None
-        for weight, key, count in self._weighted(ask):
+        for weight, key, count in weighted:
             column, codes = view.labels(key)
             sums = count.domain_sums(column) * weight
             sums[0] = 0
