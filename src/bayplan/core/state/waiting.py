@@ -43,26 +43,28 @@ class Waiter(Struct, gc=False):
 
 
 class Group:
-    """Pods of one key and priority."""
+    """Pods of one key and priority. Most groups are one pod for a moment, so what few of them need
+    stands in the class until it changes."""
+
+    refusal: Refusal | None = None  # set while the group sleeps
+    told: frozenset[str] = frozenset()  # the reasons that all but newcomers were told
+    announced: SortKey | None = None  # its entry in the queue of groups
+    sleeps_until = 0.0
+    alarm_at = -1.0  # when a timer will end the sleep; other alarms mean nothing
+    # Of a gang, from when on, or -1:
+    since = -1.0  # members, or the object that says what it is, were missing
+    partial = -1.0  # some of it ran without the others
+    refused = -1.0  # all were there, and did not fit
+    kept = -1.0  # places are kept for it, and nobody has ended there
+    awaits = 0  # so many have to end there
+    hopeless = False  # of a gang: there were no places to be kept for it, the last time
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.members: dict[str, Waiter] = {}  # by uid
         self.awake: list[tuple[SortKey, int, str]] = []  # heap; entries may be stale
         self.resting: list[tuple[float, int, str]] = []  # heap; entries may be stale
-        self.refusal: Refusal | None = None  # set while the group sleeps
-        self.told: frozenset[str] = frozenset()  # the reasons that all but newcomers were told
         self.newcomers: dict[str, None] = {}  # uids
-        self.announced: SortKey | None = None  # its entry in the queue of groups
-        self.sleeps_until = 0.0
-        self.alarm_at = -1.0  # when a timer will end the sleep; other alarms mean nothing
-        # Of a gang, from when on, or -1:
-        self.since = -1.0  # members, or the object that says what it is, were missing
-        self.partial = -1.0  # some of it ran without the others
-        self.refused = -1.0  # all were there, and did not fit
-        self.kept = -1.0  # places are kept for it, and nobody has ended there
-        self.awaits = 0  # so many have to end there
-        self.hopeless = False  # of a gang: there were no places to be kept for it, the last time
 
     def tidy(self) -> None:
         """Forgets entries of pods that are gone, when they are most of it."""
