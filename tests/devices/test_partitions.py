@@ -15,7 +15,7 @@ from bayplan.core.model import events as on
 from bayplan.core.model import steps as ask_for
 from bayplan.core.model.devices import Held, HeldDevice
 from bayplan.core.model.partitions import Estate, Partition, Spot
-from bayplan.core.model.pods import Gang
+from bayplan.core.model.pods import Gang, Lifecycle
 from bayplan.core.state import laws
 from bayplan.testing.world import VIPU, World, asks, ipus, pod
 
@@ -434,7 +434,8 @@ def test_after_a_restart_nobody_else_goes_for_a_nominee_of_another_head_node() -
     first, second = ((("kubernetes.io/hostname", f"head-{i}"),) for i in (1, 2))
     want(made, "v1", 8, priority=1, node_selector=first)
     want(made, "v2", 8, priority=1, node_selector=first)
-    going = replace(made.engine.cluster.pods["uid-v1"].pod, terminating=True, preempted=True)
+    going = made.engine.cluster.pods["uid-v1"].pod
+    going = replace(going, terminating=True, lifecycle=Lifecycle(preempted=True))
     made.see(going)
     made.effects.clear()
     want(made, "high", 8, priority=9, node_selector=second, nominated="head-2")

@@ -84,6 +84,16 @@ def test_equal_keys_become_one() -> None:
     assert one.terms is other.terms is not None
 
 
+@pytest.mark.parametrize("spec", [{}, {"activeDeadlineSeconds": 9, "preemptionPolicy": "Never"}])
+def test_equal_lifecycles_and_workers_become_one(spec: dict[str, Any]) -> None:
+    reader = Reader()
+    owner = {"apiVersion": "bayplan.dev/v1alpha1", "kind": "ElasticJob", "uid": "u"}
+    facts = {"annotations": {"bayplan.dev/elastic": "train"}, "ownerReferences": [owner]}
+    one, other = (reader.pod({"metadata": {"name": n, **facts}, "spec": spec}) for n in "ab")
+    assert one.lifecycle is other.lifecycle
+    assert one.worker is other.worker is not None
+
+
 @pytest.mark.parametrize(
     ("phase", "live"), [("Running", True), (None, True), ("Failed", False), ("Succeeded", False)]
 )

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from bayplan.cli.clusters import load_cluster
 from bayplan.core.model.grants import GENERAL, HOROVOD, Confirmed, Grant
+from bayplan.core.model.pods import Worker
 from bayplan.core.model.vendors import Vendors
 from bayplan.kube.grants import grant_of
 from bayplan.kube.read import Reader, Unreadable
@@ -55,7 +56,7 @@ def test_a_grant_has_the_shape_of_a_worker() -> None:
     assert grant.confirmed == Confirmed(2, 1, (("a", 2), ("b", 1)), "why")
     assert dict(grant.pod.row.requests) == {"cpu": 1500, "nvidia.com/gpu": 2}
     assert [ask.amount for ask in grant.pod.row.devices] == [2]
-    assert (grant.pod.elastic, grant.pod.created_s) == (grant.key, 60.0)
+    assert (grant.pod.worker, grant.pod.created_s) == (Worker(grant.key), 60.0)
     assert grant.pod.scheduler == "bayplan"
     assert grant.pod.labels["app"] == "x"
     assert grant.pod.gang is not None
@@ -76,7 +77,7 @@ def test_a_worker_is_read_as_its_template_is() -> None:
     pod = Reader(Vendors()).pod({"metadata": metadata, "spec": spec})
     assert pod.row.requests == grant.pod.row.requests
     assert pod.row.devices == grant.pod.row.devices
-    assert (pod.elastic, pod.gang) == (grant.key, grant.pod.gang)
+    assert (pod.worker, pod.gang) == (Worker(grant.key), grant.pod.gang)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_worker_is_read_as_its_template_is() -> None:
 )
 def test_a_worker_names_its_job(text: str, key: str) -> None:
     metadata = {"name": "w", "namespace": "team", "annotations": {"bayplan.dev/elastic": text}}
-    assert Reader().pod({"metadata": metadata, "spec": {}}).elastic == key
+    assert Reader().pod({"metadata": metadata, "spec": {}}).worker == (Worker(key) if key else None)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,8 @@ def test_a_worker_says_whose_it_is_where_the_job_itself_is_its_owner(
     owner = {"apiVersion": version, "kind": kind, "name": "train", "uid": "u", "controller": True}
     notes = {"bayplan.dev/elastic": "train"}
     metadata = {"name": "w", "namespace": "team", "annotations": notes, "ownerReferences": [owner]}
-    assert Reader().pod({"metadata": metadata, "spec": {}}).job == uid
+    pod = Reader().pod({"metadata": metadata, "spec": {}})
+    assert pod.worker == Worker("ElasticJob team/train", uid)
 
 
 def test_claims_that_come_with_each_worker_are_not_waited_for() -> None:

@@ -33,7 +33,7 @@ BUGS = (
     Bug(
         "homeless",
         "core/engine/deciding.py",
-        "found = self._take_promised(waiter, now) if waiter.pod.elastic else None",
+        "found = None if waiter.pod.worker is None else self._take_promised(waiter, now)",
         "found = None",
         "a worker takes the place that it was promised",
     ),
@@ -69,14 +69,14 @@ BUGS = (
         "of-the-same-name",
         PROMISES,
         "return [found[mark] for mark in grant.marks if mark in found]",
-        "return [uids for mark, uids in found.items() if mark[0] == grant.key]",
+        "return [uids for mark, uids in found.items() if mark.key == grant.key]",
         "workers of an earlier job of the same name have none of its places",
     ),
     Bug(
         "heirs",
         PROMISES,
-        "return grant is not None and (pod.elastic, pod.job) in grant.marks",
-        "return grant is not None",
+        "return grant if grant is not None and pod.worker in grant.marks else None",
+        "return grant",
         "nor do they take them",
     ),
 )

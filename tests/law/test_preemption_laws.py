@@ -122,7 +122,8 @@ class Preemption(RuleBasedStateMachine):
         if uid in self.binds:
             return  # it goes after its bind
         if how == "begins" and uid in self.api:
-            self.see(replace(self.api[uid], terminating=True, preempted=True))
+            life = replace(self.api[uid].lifecycle, preempted=True)
+            self.see(replace(self.api[uid], terminating=True, lifecycle=life))
             return
         if how == "refused" and not self.api.get(uid, self.deletes[uid].victim).terminating:
             self.drop(uid, for_s=300.0)

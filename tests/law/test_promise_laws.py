@@ -16,7 +16,7 @@ from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.grants import Grant
-from bayplan.core.model.pods import Gang, Pod
+from bayplan.core.model.pods import Gang, Pod, Worker
 from bayplan.testing import world
 from tests.law import test_preemption_laws as preemption
 
@@ -27,7 +27,7 @@ jobs = st.sampled_from(sorted(JOBS))
 def shape(key: str, gang: bool) -> Pod:
     """Of the workers of the job: two GPUs and a gang of two, or one GPU each for itself."""
     together = Gang(f"default/{JOBS[key]}", 2) if gang else None
-    return world.pod("", 2 if gang else 1, uid=key, elastic=key, gang=together)
+    return world.pod("", 2 if gang else 1, uid=key, worker=Worker(key), gang=together)
 
 
 class Promises(preemption.Preemption):
@@ -83,7 +83,7 @@ class Promises(preemption.Preemption):
             self.number += 1
             name = f"w{self.number}"
             like = replace(self.shapes[key], uid=f"uid-{name}", name=name, priority=priority)
-            self.see(replace(like, job=uid))
+            self.see(replace(like, worker=Worker(key, uid)))
 
     @rule(key=jobs, count=st.integers(2, 3))
     def in_order(self, key: str, count: int) -> None:
@@ -147,13 +147,16 @@ class Promises(preemption.Preemption):
 
     def belongs(self, pod: Pod, key: str) -> bool:
         grant = self.engine.promises.grants.get(key)
-        return pod.elastic == key and grant is not None and pod.job in ("", grant.uid)
+        if grant is None or pod.worker is None:
+            return False
+        return pod.worker.key == key and pod.worker.uid in ("", grant.uid)
 
     def mixed(self) -> set[str]:
         """Jobs whose gang also has members that wait and are of an earlier job of the name: they
         start together, so the places are for the gang."""
         pods = [waiter.pod for waiter, _ in self.engine.waiting.pods.values()]
-        return {pod.elastic for pod in pods if pod.gang and not self.belongs(pod, pod.elastic)}
+        named = [(pod, pod.worker.key) for pod in pods if pod.gang and pod.worker]
+        return {key for pod, key in named if not self.belongs(pod, key)}
 
     def has(self, key: str) -> int:
         engine = self.engine
@@ -166,8 +169,9 @@ class Promises(preemption.Preemption):
         engine = self.engine
         for waiter, _ in engine.waiting.pods.values():
             pod = waiter.pod
-            is_alone = pod.gang is None and self.belongs(pod, pod.elastic)
-            for uid in engine.promises.of(pod.elastic) if is_alone else ():
+            key = pod.worker.key if pod.worker is not None else ""
+            is_alone = pod.gang is None and self.belongs(pod, key)
+            for uid in engine.promises.of(key) if is_alone else ():
                 verdicts = engine.verdicts[pod.scheduler]
                 with engine.cluster.trial():
                     row = engine.cluster.holds.rows[uid]

@@ -195,8 +195,8 @@ BUGS = (
     Bug(
         "never-forgotten",
         READ,
-        'preempts=spec.preemption_policy != "Never"',
-        "preempts=True",
+        'preempts = spec.preemption_policy != "Never"',
+        "preempts = True",
         "a pod may ask that nobody goes for it",
     ),
 )

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
-from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, Pod
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, Lifecycle, Pod
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
 from bayplan.testing.world import HOSTNAME, World, cards, node, pod, terms
@@ -159,8 +159,8 @@ def test_the_least_work_is_lost_where_all_else_is_equal() -> None:
     world = World(a=1, b=1)
     world.submit("x", gpus=1, started_s=50.0)
     world.submit("y", gpus=1, started_s=50.0)
-    saved = resident(world, "x")
-    world.see(replace(saved, node=world.running()["x"], checkpoint_s=900.0))
+    saved = replace(resident(world, "x"), lifecycle=Lifecycle(checkpoint_s=900.0))
+    world.see(replace(saved, node=world.running()["x"]))
     world.submit("high", gpus=1, priority=10, created_s=1000.0)
     assert victims(world) == ["x"]
 

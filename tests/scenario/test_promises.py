@@ -11,7 +11,7 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
 from bayplan.core.model.grants import Confirmed, Grant, elastic_key
-from bayplan.core.model.pods import AffinityTerm, Gang, HostPort
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, Worker
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.utilisation import DeviceUse, NodeUse, PodUse
 from bayplan.core.state import laws
@@ -26,7 +26,7 @@ def grant(key: str, places: int, generation: int = 1, gpus: int = 1, **facts: An
     given = ("confirmed", "wrong", "job")
     said: dict[str, Any] = {name: facts.pop(name) for name in given if name in facts}
     said |= {"uid": said.pop("job")} if "job" in said else {}
-    shape = pod("", gpus, uid=key, elastic=key, **facts)
+    shape = pod("", gpus, uid=key, worker=Worker(key), **facts)
     return Grant(key, generation, places, shape, **said)
 
 
@@ -45,8 +45,8 @@ def confirmed(world: World, key: str) -> Confirmed:
     return said[-1].confirmed
 
 
-def worker(world: World, key: str, name: str, gpus: int = 1, **facts: Any) -> None:
-    world.submit(name, gpus, elastic=key, **facts)
+def worker(world: World, key: str, name: str, gpus: int = 1, job: str = "", **facts: Any) -> None:
+    world.submit(name, gpus, worker=Worker(key, job), **facts)
 
 
 def test_a_grant_is_confirmed_once_its_places_are_held() -> None:
@@ -85,7 +85,7 @@ def test_not_even_a_more_important_pod_gets_a_promised_place() -> None:
 def test_what_one_job_gives_back_goes_to_the_other_before_anybody_else() -> None:
     world = World(n=4)
     for at in range(4):
-        world.see(pod(f"w{at}", 1, node="n", elastic=A))
+        world.see(pod(f"w{at}", 1, node="n", worker=Worker(A)))
     grants(world, grant(A, 4))
     world.submit("other", pods=3, gpus=1)
     grants(world, grant(A, 4, generation=2))  # two workers, and two places to be passed on
@@ -275,7 +275,7 @@ def test_a_pod_with_another_template_still_counts_as_a_worker() -> None:
     grants(world, grant(A, 3))
     worker(world, A, "big", gpus=2)  # no single place takes it
     assert "big" in world.waiting()
-    seen = replace(pod("small", 1, elastic=A), labels={"role": "odd"})
+    seen = replace(pod("small", 1, worker=Worker(A)), labels={"role": "odd"})
     world.see(seen)
     assert world.running() == {"small": "n"}
 
@@ -522,7 +522,7 @@ def test_a_place_that_somebody_has_spoilt_is_told(facts: dict[str, Any]) -> None
 def test_workers_of_an_earlier_job_of_the_name_have_none_of_its_places() -> None:
     world = World(n=6)
     for at in range(3):
-        world.see(pod(f"old{at}", 1, node="n", elastic=A, job="old", terminating=True))
+        world.see(pod(f"old{at}", 1, node="n", worker=Worker(A, "old"), terminating=True))
     grants(world, grant(A, 3, job="new"))
     assert confirmed(world, A) == Confirmed(1, 3, (("n", 3),))
     worker(world, A, "late", job="old")
@@ -535,10 +535,10 @@ def test_workers_of_an_earlier_job_of_the_name_have_none_of_its_places() -> None
 
 def test_a_worker_that_gets_another_owner_counts_for_that() -> None:
     world = World(n=2)
-    held = pod("w", 1, node="n", elastic=A, job="old")
+    held = pod("w", 1, node="n", worker=Worker(A, "old"))
     world.see(held)
     grants(world, grant(A, 2, job="new"))
     assert confirmed(world, A).places == 1
-    world.see(replace(held, job="new"))
+    world.see(replace(held, worker=Worker(A, "new")))
     world.tick()
     assert confirmed(world, A).places == 2

@@ -22,7 +22,7 @@ from bayplan.core.model.grants import Confirmed, Grant
 from bayplan.core.model.groups import PodGroup
 from bayplan.core.model.numa import Topology, Zone
 from bayplan.core.model.partitions import Partition
-from bayplan.core.model.pods import Gang, Pod, RowKey
+from bayplan.core.model.pods import Gang, Pod, RowKey, Worker
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.utilisation import DeviceUse, NodeUse
 from bayplan.core.model.verdicts import Refusal, Tally
@@ -98,9 +98,9 @@ def test_a_line_says_what_happened_when_and_what_came_of_it(tmp_path: Path) -> N
 
 def samples() -> dict[str, on.Event]:
     """One event of each type."""
-    pod = world.pod("p", terms=world.terms(), ports=(), gates=("g",))
-    pod = replace(pod, gang=Gang("red/train", 2, ("rack",)), checkpoint_s=1.5, controlled=True)
-    pod = replace(pod, elastic="ElasticJob red/train", job="u")
+    pod = world.pod("p", terms=world.terms(), gates=("g",), checkpoint_s=1.5, controlled=True)
+    pod = replace(pod, gang=Gang("red/train", 2, ("rack",)))
+    pod = replace(pod, worker=Worker("ElasticJob red/train", "u"))
     selector = Selector((Requirement("app", "In", ("x",)),))
     budget = Budget("red/b", "red", selector, 1, frozenset({"q", "r"}))
     zones = Topology("a", "restricted", "pod", (Zone("z0", 0, (("cpu", 2000),)),), written_s=1.5)

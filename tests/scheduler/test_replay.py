@@ -26,7 +26,7 @@ from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
 from bayplan.core.model.grants import Confirmed, Grant
 from bayplan.core.model.partitions import Partition
-from bayplan.core.model.pods import Gang, Pod
+from bayplan.core.model.pods import Gang, Pod, Worker
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.utilisation import DeviceUse, NodeUse, PodUse
 from bayplan.core.model.verdicts import EventKind, Refusal
@@ -211,14 +211,14 @@ class Histories(Laws):
             self.tell(on.GrantGone(key))
             return
         self.made += 1
-        shape = world.pod("", 1, uid=key, elastic=key, cpu=1000 * (places + 1))
+        shape = world.pod("", 1, uid=key, worker=Worker(key), cpu=1000 * (places + 1))
         said_now = Confirmed(self.made - said % 2, said)
         grant = Grant(key, self.made, places, shape, said_now, uid=str(places % 2))
         self.tell(on.GrantSeen(grant))
 
     @rule(key=st.sampled_from(JOBS), at=st.integers(0, 3), job=st.sampled_from(("", "0", "1")))
     def see_worker(self, key: str, at: int, job: str) -> None:
-        pod = world.pod(f"{key[-1]}-{at}", 1, elastic=key, job=job)
+        pod = world.pod(f"{key[-1]}-{at}", 1, worker=Worker(key, job))
         if pod.uid not in self.known:
             self.known[pod.uid] = pod
             self.tell(on.PodSeen(pod))
@@ -508,7 +508,7 @@ def test_what_is_no_journal_is_one_clear_line(recorded: Path, tmp_path: Path) ->
         b"": "it is empty",
         b"{}\n": "it is no journal of Bayplan's",
         b"\xff\xfe\n": "it is no journal of Bayplan's",
-        whole.replace(b'"format":1', b'"format":9', 1): "it has format 9, of version",
+        whole.replace(b'"format":2', b'"format":9', 1): "it has format 9, of version",
         b"".join(lines[:2]): f"its snapshot is cut off (the file before is {tmp_path}/journal.1)",
         b"".join(lines[:2])[:-9]: "its snapshot is cut off",
         whole.replace(b'"on":"Tick"', b'"on":"Tock"', 1): "this version knows no event Tock",

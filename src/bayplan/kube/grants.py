@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.core.model.grants import Confirmed, Grant
-from bayplan.core.model.pods import Pod, RowKey
+from bayplan.core.model.pods import Pod, RowKey, Worker
 from bayplan.kube.defaults import default_pod
 from bayplan.kube.elastic import DEFAULT_SCHEDULER, MOST, Job, read_job
 from bayplan.kube.read import Reader, Source, Unreadable
@@ -54,7 +54,7 @@ def _worker(job: Job, reader: Reader) -> Pod:
         spec["volumes"] = [each for each in volumes if not _is_ephemeral(each)]
     metadata = {**job.template["metadata"], "name": job.name, "namespace": job.namespace}
     pod = reader.pod(default_pod({"metadata": metadata, "spec": spec}), newcomer=True)
-    return replace(pod, uid=job.key, created_s=job.arrival, elastic=job.key)
+    return replace(pod, uid=job.key, created_s=job.arrival, worker=Worker(job.key))
 
 
 def _is_ephemeral(volume: Any) -> bool:

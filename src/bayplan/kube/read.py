@@ -20,7 +20,7 @@ from bayplan.core.model.holdings import bound_holding
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Image, Node
 from bayplan.core.model.numa import Topology
-from bayplan.core.model.pods import Gang, Holding, Pod, RowKey
+from bayplan.core.model.pods import Gang, Holding, Lifecycle, Pod, RowKey, Worker
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import Taint
@@ -54,6 +54,7 @@ _MOST_SPECS = 4_096  # some kilobytes each
 _MOST_VALUES = 4_096
 _MOST_REMARKS = 4_096
 _MOST_OF_ONE = 16  # about what profilers say of one object
+_USUAL = (Lifecycle(), Lifecycle(controlled=True))
 _encode = msgspec.json.Encoder().encode
 
 
@@ -224,9 +225,6 @@ class Reader:
         about = pod_terms(spec, namespace, labels, bound=bool(node))
         words = words_of(labels, spec, metadata.annotations)
         gang = words and self._gang(words, f"{namespace}/{name}", bound=bool(node))
-        saved_s, run_s = self._times(metadata.annotations, spec, f"{namespace}/{name}")
-        owners = metadata.owner_references
-        elastic = metadata.annotations.elastic if metadata.annotations is not None else None
         return Pod(
             uid=uid,
             namespace=namespace,
@@ -239,20 +237,36 @@ class Reader:
             priority=spec.priority or 0,
             created_s=seconds_of(metadata.creation_timestamp, "metadata.creationTimestamp"),
             started_s=seconds_of(status.start_time, "status.startTime"),
-            gates=tuple(gate.name or "" for gate in spec.scheduling_gates or ()),
             terminating=metadata.deletion_timestamp is not None,
-            preempts=spec.preemption_policy != "Never",
             nominated=intern(status.nominated_node_name or ""),
             held=self._held(row, node, metadata),
             gang=gang,
-            checkpoint_s=saved_s,
-            controlled=owners is not None and any(owner.controller for owner in owners),
-            preempted=metadata.deletion_timestamp is not None and was_preempted(status),
-            run_s=run_s,
-            elastic=intern(job_named(elastic, namespace)) if elastic else "",
-            job=_job_uid(owners) if elastic and owners else "",
+            worker=self._worker(metadata, namespace),
+            lifecycle=self._lifecycle(metadata, spec, status, f"{namespace}/{name}"),
             use=self._use(seen.profile, f"pod {namespace}/{name}"),
         )
+
+    def _worker(self, metadata: wire.PodMetadata, namespace: str) -> Worker | None:
+        """Workers of one job share it."""
+        if metadata.annotations is None or not metadata.annotations.elastic:
+            return None
+        key = job_named(metadata.annotations.elastic, namespace)
+        return self._keep(Worker(key, _job_uid(metadata.owner_references or ())))
+
+    def _lifecycle(
+        self, metadata: wire.PodMetadata, spec: wire.PodSpec, status: wire.PodStatus, key: str
+    ) -> Lifecycle:
+        """Nearly all pods have a usual one, so that is asked first."""
+        saved_s, run_s = self._times(metadata.annotations, spec, key)
+        owners, gates = metadata.owner_references, spec.scheduling_gates
+        controlled = owners is not None and any(owner.controller for owner in owners)
+        preempts = spec.preemption_policy != "Never"
+        preempted = metadata.deletion_timestamp is not None and was_preempted(status)
+        if preempts and not (preempted or gates or run_s or saved_s):
+            return _USUAL[controlled]
+        names = tuple(gate.name or "" for gate in gates or ())
+        found = Lifecycle(names, preempts, preempted, controlled, run_s, saved_s)
+        return found if saved_s else self._keep(found)  # when it has saved is each pod's own
 
     def _times(
         self, found: wire.PodAnnotations | None, spec: wire.PodSpec, key: str
@@ -378,7 +392,7 @@ class Reader:
 def _job_uid(owners: Sequence[wire.PodOwner]) -> str:
     """Of the ElasticJob among them. A worker of an ElasticHorovodJob belongs to a StatefulSet."""
     ours = (o for o in owners if o.kind == GENERAL and (o.api_version or "").startswith(wire.OURS))
-    return intern(next((owner.uid or "" for owner in ours), ""))
+    return next((owner.uid or "" for owner in ours), "")
 
 
 def was_preempted(status: wire.PodStatus) -> bool:

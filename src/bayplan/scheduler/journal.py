@@ -27,7 +27,7 @@ from bayplan.core.model.events import Event
 from bayplan.core.model.verdicts import Refusal
 from bayplan.scheduler.snapshot import take
 
-FORMAT = 1  # rises when older software could not read what is written
+FORMAT = 2  # rises when older software could not read what is written
 MAX_BYTES = 100 << 20
 KEEP = 5  # files that were put aside
 BUFFER_BYTES = 1 << 20  # written at once when a cycle says more than this

@@ -450,7 +450,7 @@ def _waiter(wait: Wait) -> Waiter:
 
 
 def keeper() -> Callable[[Pod], Pod]:
-    """Gives pods with equal row keys, terms or gangs the same one, as the reader does."""
+    """Gives pods with equal row keys, terms, gangs and so on the same one, as the reader does."""
     kept: dict[Any, Any] = {}
 
     def keep(pod: Pod) -> Pod:
@@ -459,6 +459,10 @@ def keeper() -> Callable[[Pod], Pod]:
             force_setattr(pod, "terms", kept.setdefault(pod.terms, pod.terms))
         if pod.gang is not None:
             force_setattr(pod, "gang", kept.setdefault(pod.gang, pod.gang))
+        if pod.worker is not None:
+            force_setattr(pod, "worker", kept.setdefault(pod.worker, pod.worker))
+        if not pod.lifecycle.checkpoint_s:  # a pod's own
+            force_setattr(pod, "lifecycle", kept.setdefault(pod.lifecycle, pod.lifecycle))
         return pod
 
     return keep

@@ -23,7 +23,7 @@ from bayplan.core.model.holdings import holding_of
 from bayplan.core.model.inventories import pools_of
 from bayplan.core.model.nodes import Node, Pool
 from bayplan.core.model.partitions import Estate, Partition, Spot
-from bayplan.core.model.pods import DeviceAsk, Pod, PodTerms, RowKey
+from bayplan.core.model.pods import DeviceAsk, Lifecycle, Pod, PodTerms, RowKey
 from bayplan.core.model.selectors import Taint
 from bayplan.core.model.vendors import FULL_COMPUTE, IPU, KNOWN, Vendors
 
@@ -91,7 +91,8 @@ def asks(container: str = "main", phase: Any = "main", **amounts: int) -> tuple[
 
 
 def pod(name: str, gpus: int = 0, cpu: int = 0, memory: int = 0, **facts: Any) -> Pod:
-    """A waiting pod of the scheduler `bayplan`; `facts` are fields of Pod or of its RowKey."""
+    """A waiting pod of the scheduler `bayplan`; `facts` are fields of Pod, of its RowKey or of its
+    Lifecycle."""
     given = {**({GPU: gpus} if gpus else {}), **facts.pop("requests", {})}
     amounts = {"cpu": cpu, "memory": memory, **given}
     if gpus and "devices" not in facts:
@@ -101,6 +102,7 @@ def pod(name: str, gpus: int = 0, cpu: int = 0, memory: int = 0, **facts: Any) -
             amounts[ask.resource] = amounts.get(ask.resource, 0) + ask.amount
     requests = tuple(sorted((n, amount) for n, amount in amounts.items() if amount))
     row = {key: facts.pop(key) for key in list(facts) if key in RowKey.__struct_fields__}
+    life = {key: facts.pop(key) for key in list(facts) if key in Lifecycle.__struct_fields__}
     scored = (("cpu", cpu or 100), ("memory", memory or 200 << 20), *requests)
     key = RowKey(
         requests=requests,
@@ -109,7 +111,8 @@ def pod(name: str, gpus: int = 0, cpu: int = 0, memory: int = 0, **facts: Any) -
         **row,
     )
     defaults: dict[str, Any] = {"namespace": "default", "labels": {}, "scheduler": "bayplan"}
-    return Pod(uid=facts.pop("uid", f"uid-{name}"), name=name, row=key, **(defaults | facts))
+    defaults |= {"uid": f"uid-{name}", "lifecycle": Lifecycle(**life)}
+    return Pod(name=name, row=key, **(defaults | facts))
 
 
 class World:

@@ -10,9 +10,9 @@ from bayplan.core.state.waiting import Waiter
 def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     """What pods must share to get the same verdict; labels count only through the terms."""
     pod, own = waiter.pod, waiter.own
+    life = pod.lifecycle
     concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
-    worker = pod.elastic, pod.job
-    alike = (pod.row, pod.scheduler, pod.priority, pod.preempts, pod.run_s, worker)
+    alike = (pod.row, pod.scheduler, pod.priority, life.preempts, life.run_s, pod.worker)
     if own is None:
         return (*alike, concerning)
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
@@ -27,19 +27,19 @@ def same_room(old: Pod, new: Pod) -> bool:
 
 def same_to_us(old: Pod, new: Pod) -> bool:
     """Whether nothing that the engine reads has changed."""
+    was, now = old.lifecycle, new.lifecycle
     return (
         old.row == new.row
         and old.labels == new.labels
         and old.terms == new.terms
         and old.priority == new.priority
-        and old.gates == new.gates
+        and was.gates == now.gates
         and old.terminating == new.terminating
         and old.scheduler == new.scheduler
         and old.node == new.node
         and old.held == new.held
         and old.gang == new.gang
-        and old.preempts == new.preempts
-        and old.run_s == new.run_s
-        and old.elastic == new.elastic
-        and old.job == new.job
+        and was.preempts == now.preempts
+        and was.run_s == now.run_s
+        and old.worker == new.worker
     )

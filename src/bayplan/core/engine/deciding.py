@@ -32,7 +32,7 @@ class Deciding:
         if waiter.pod.gang is not None:
             return self._gangs.decide(waiter, now)
         if waiter.pod.uid not in self._nominations:
-            found = self._take_promised(waiter, now) if waiter.pod.elastic else None
+            found = None if waiter.pod.worker is None else self._take_promised(waiter, now)
             return self._alone(waiter, now, -1)[0] if found is None else found
         with self._cluster.trial() as trial:  # its own place is not in its way
             home = self._nominations.release(waiter.pod.uid)

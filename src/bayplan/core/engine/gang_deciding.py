@@ -65,7 +65,7 @@ class Turn(Struct, frozen=True):
 
     @property
     def is_elastic(self) -> bool:
-        return any(pod.elastic for pod in self.pods)
+        return any(pod.worker is not None for pod in self.pods)
 
 
 class GangDeciding:
@@ -228,7 +228,7 @@ class GangDeciding:
         for pod in turn.pods:
             if pod.terms is not None or pod.row.claims or pod.nominated or concerning(pod):
                 return None
-            if pod.uid in self._nominations.owners or pod.elastic:
+            if pod.uid in self._nominations.owners or pod.worker is not None:
                 return None
         members = tuple((pod.row, pod.priority, pod.preempts) for pod in turn.pods)
         topology = (turn.gang.within, turn.gang.across)

@@ -95,4 +95,4 @@ class Ground:
 
 def daring(pod: Pod) -> Pod:
     """The pod as if others might go for it."""
-    return replace(pod, preempts=True)
+    return replace(pod, lifecycle=replace(pod.lifecycle, preempts=True))

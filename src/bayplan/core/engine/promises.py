@@ -135,12 +135,16 @@ class Promises:
     def granted(self, pod: Pod) -> bool:
         """Whether it is a worker of a job that has a grant; of that very job, not of an earlier one
         of the same name."""
-        grant = self.grants.get(pod.elastic)
-        return grant is not None and (pod.elastic, pod.job) in grant.marks
+        return self._grant_of(pod) is not None
+
+    def _grant_of(self, pod: Pod) -> Grant | None:
+        grant = self.grants.get(pod.worker.key) if pod.worker is not None else None
+        return grant if grant is not None and pod.worker in grant.marks else None
 
     def open_to(self, pod: Pod) -> list[str]:
         """The holds of the job that the pod is a worker of."""
-        return self.of(pod.elastic) if self.granted(pod) else []
+        grant = self._grant_of(pod)
+        return [] if grant is None else self.of(grant.key)
 
     def homes(self, pods: Sequence[Pod]) -> dict[str, int]:
         """Gives the pods the places that they were promised, by uid the rows. Until they are
@@ -196,7 +200,7 @@ class Promises:
 
     def _there(self, grant: Grant) -> list[dict[str, None]]:
         """The uids of its workers that have a place."""
-        found = self._cluster.census.elastic
+        found = self._cluster.census.workers
         return [found[mark] for mark in grant.marks if mark in found]
 
     def _is_due(self, grant: Grant, otherwise: Mapping[str, int]) -> bool:
@@ -248,7 +252,7 @@ class Promises:
         waiting = self._waiting.pods
         owners = (uid for uid in self._nominations.owners if uid in waiting)
         pods = (waiting[uid][0].pod for uid in owners if uid in self._nominations)
-        return Counter(pod.elastic for pod in pods if self.granted(pod))
+        return Counter(grant.key for grant in map(self._grant_of, pods) if grant is not None)
 
     def _trim(self, key: str, wanted: int) -> bool:
         """Gives back what is too much. Whether it was."""

@@ -207,9 +207,10 @@ class Reservations:
 
     def lenders(self, pod: Pod) -> list[str]:
         """The gangs that can start only after the pod has ended, were it placed now."""
-        if not self.day_s or not pod.run_s:
+        run_s = pod.lifecycle.run_s
+        if not self.day_s or not run_s:
             return []
-        end = self.day_s + pod.run_s
+        end = self.day_s + run_s
         return [owner for owner in self._nominations.awaited if end <= self._start(owner)]
 
     def _start(self, owner: str) -> float:
@@ -223,7 +224,8 @@ class Reservations:
 
     def _end(self, pod: Pod) -> float:
         """By its owner's word, in the time of day; infinity where there is none."""
-        return pod.started_s + pod.run_s if pod.run_s and pod.started_s else math.inf
+        run_s = pod.lifecycle.run_s
+        return pod.started_s + run_s if run_s and pod.started_s else math.inf
 
     def lent(self, uid: str, row: int, owners: Iterable[str]) -> None:
         """The pod was placed on the row: who has places there awaits its end."""

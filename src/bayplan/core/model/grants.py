@@ -6,7 +6,7 @@ and says so in the same object.
 
 from msgspec import Struct
 
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import Pod, Worker
 
 
 class Confirmed(Struct, frozen=True):
@@ -28,10 +28,10 @@ class Grant(Struct, frozen=True):
     uid: str = ""  # of the job
 
     @property
-    def marks(self) -> set[tuple[str, str]]:
-        """What its workers have in `elastic` and `job`; those of an earlier job of its name do not,
-        if they say whose they are."""
-        return {(self.key, ""), (self.key, self.uid)}
+    def marks(self) -> set[Worker]:
+        """What its workers name as their job; those of an earlier job of its name do not, if they
+        say whose they are."""
+        return {Worker(self.key), Worker(self.key, self.uid)}
 
 
 GENERAL, HOROVOD = "ElasticJob", "ElasticHorovodJob"

@@ -156,8 +156,29 @@ class Gang(Struct, frozen=True, cache_hash=True):
         return self.key if self.grouped else f"gang {self.key}"
 
 
+class Worker(Struct, frozen=True, cache_hash=True, gc=False):
+    """Whose worker a pod is: the key of the elastic job, and its uid where it is the pod's owner;
+    else nobody says that."""
+
+    key: str
+    uid: str = ""
+
+
+class Lifecycle(Struct, frozen=True, gc=False, omit_defaults=True):
+    """When a pod may begin and how long it runs, who goes for whom, and what its end costs. Most
+    pods have the same, so they share it, and a pod has one field in place of six."""
+
+    gates: tuple[str, ...] = ()
+    preempts: bool = True  # preemptionPolicy is not Never
+    preempted: bool = False  # a scheduler deleted it for another
+    controlled: bool = False  # somebody would make it anew
+    run_s: float = 0.0  # how long it runs at most, by its owner's word; 0: nobody says
+    checkpoint_s: float = 0.0  # when it last saved its work; 0: never, as far as is known
+
+
 class Pod(Struct, frozen=True, gc=False):
-    """A pod. `node` is empty until it is bound."""
+    """A pod. `node` is empty until it is bound. There are many: each field costs 8 bytes of each,
+    and a field that few pods have is better in what they share."""
 
     uid: str
     namespace: str
@@ -170,18 +191,12 @@ class Pod(Struct, frozen=True, gc=False):
     priority: int = 0
     created_s: float = 0.0
     started_s: float = 0.0
-    gates: tuple[str, ...] = ()
     terminating: bool = False
-    preempts: bool = True  # preemptionPolicy is not Never
     nominated: str = ""
     held: Holding | None = None  # devices; None: it asks for none, or nobody has said which
     gang: Gang | None = None
-    checkpoint_s: float = 0.0  # when it last saved its work; 0: never, as far as is known
-    controlled: bool = False  # somebody would make it anew
-    preempted: bool = False  # a scheduler deleted it for another
-    run_s: float = 0.0  # how long it runs at most, by its owner's word; 0: nobody says
-    elastic: str = ""  # the key of the elastic job that it is a worker of
-    job: str = ""  # the uid of that job, where it is the pod's owner; else nobody says
+    worker: Worker | None = None
+    lifecycle: Lifecycle = Lifecycle()
     use: PodUse | None = None  # the most that a profiler saw it use; None: nobody has looked
 
     @property
@@ -189,6 +204,30 @@ class Pod(Struct, frozen=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
     @property
+    def gates(self) -> tuple[str, ...]:
+        return self.lifecycle.gates
+
+    @property
+    def preempts(self) -> bool:
+        return self.lifecycle.preempts
+
+    @property
+    def preempted(self) -> bool:
+        return self.lifecycle.preempted
+
+    @property
+    def controlled(self) -> bool:
+        return self.lifecycle.controlled
+
+    @property
+    def run_s(self) -> float:
+        return self.lifecycle.run_s
+
+    @property
+    def checkpoint_s(self) -> float:
+        return self.lifecycle.checkpoint_s
+
+    @property
     def saved_s(self) -> float:
         """From when on its work is lost if it is removed."""
-        return max(self.started_s or self.created_s, self.checkpoint_s)
+        return max(self.started_s or self.created_s, self.lifecycle.checkpoint_s)

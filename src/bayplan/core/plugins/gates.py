@@ -10,7 +10,7 @@ class SchedulingGates:
     name = "SchedulingGates"
 
     def hold(self, pod: Pod) -> str | None:
-        if not pod.gates:
+        if not pod.lifecycle.gates:
             return None
         return f"waiting for scheduling gates: [{' '.join(pod.gates)}]"
 

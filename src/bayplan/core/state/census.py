@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TypeVar
 
-from bayplan.core.model.pods import Pod
+from bayplan.core.model.pods import Pod, Worker
 
 _Key = TypeVar("_Key")
 
@@ -15,8 +15,7 @@ class Census:
     def __init__(self) -> None:
         self.priorities: Counter[int] = Counter()
         self.gangs: dict[str, dict[str, None]] = {}  # by gang: uids
-        # By key and uid of the elastic job, as they have them: uids of its workers.
-        self.elastic: dict[tuple[str, str], dict[str, None]] = {}
+        self.workers: dict[Worker, dict[str, None]] = {}  # by elastic job, as they name it: uids
 
     def count(self, pod: Pod, sign: int) -> None:
         priority = pod.priority
@@ -27,8 +26,8 @@ class Census:
             del self.priorities[priority]
         if pod.gang is not None:
             _count(self.gangs, pod.gang.key, pod.uid, sign)
-        if pod.elastic:
-            _count(self.elastic, (pod.elastic, pod.job), pod.uid, sign)
+        if pod.worker is not None:
+            _count(self.workers, pod.worker, pod.uid, sign)
 
 
 def _count(by_key: dict[_Key, dict[str, None]], key: _Key, uid: str, sign: int) -> None:

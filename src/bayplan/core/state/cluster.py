@@ -239,7 +239,8 @@ class Cluster:
         if old.use != pod.use:
             self.uses.count(old, resident.row, -1)
             self.uses.count(pod, resident.row, 1)
-        if old.started_s != pod.started_s or old.checkpoint_s != pod.checkpoint_s:
+        was, now = old.lifecycle, pod.lifecycle
+        if old.started_s != pod.started_s or was.checkpoint_s != now.checkpoint_s:
             self.victim_log.append(resident.row)
         if old.started_s != pod.started_s:
             self.zones.changed(self.name(resident.row), pod)
