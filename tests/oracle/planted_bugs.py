@@ -342,9 +342,9 @@ INTER_POD_AFFINITY = (
     Bug(
         "index-misses-exists",
         TERM_COUNTS,
-        '(space, None), ("", None)):',
-        "(space, None)):",
-        "terms with Exists and a namespaceSelector are found",
+        "for spaces in (values.get(value), values.get(None)):",
+        "for spaces in (values.get(value),):",
+        "terms with Exists are found",
     ),
     Bug(
         "index-first-value-only",
@@ -425,6 +425,20 @@ NODES = (
         "if term.name_not_in:",
         "if False:",
         "matchFields NotIn excludes a node by name",
+    ),
+    Bug(
+        "one-node-any-selector",
+        NODE_AFFINITY,
+        "if any(labels.get(label) != value for",
+        "if all(labels.get(label) != value for",
+        "one node alone must have every label of the node selector",
+    ),
+    Bug(
+        "one-node-broken-term",
+        NODE_AFFINITY,
+        "if term.broken or node.name in term.name_not_in:",
+        "if term.broken:",
+        "matchFields NotIn excludes one node that is asked alone",
     ),
     Bug(
         "affinity-not-normalised",
@@ -740,8 +754,8 @@ RESOURCE_AMOUNTS = (
     Bug(
         "balance-without-half",
         RESOURCES,
-        "deviation *= HALF",
-        "deviation *= WHOLE",
+        "deviation *= FIFTY",
+        "deviation *= np.array(100.0)",
         "two resources deviate by half their difference",
     ),
     Bug(

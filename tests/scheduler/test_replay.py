@@ -302,7 +302,10 @@ def test_what_is_restored_is_written_down(thing: Any) -> None:
     if thing is Waiter:
         assert set(Waiter.__struct_fields__) == RESTORED[Waiter]
     else:
-        assert set(vars(thing)) == RESTORED[type(thing)]
+        ours = vars(type(thing)).items()  # names that stand in the class until they change
+        named = {name for name, value in ours if name[0] != "_" and not callable(value)}
+        named = {name for name in named if not isinstance(vars(type(thing))[name], property)}
+        assert set(vars(thing)) | named == RESTORED[type(thing)]
 
 
 @pytest.mark.parametrize(
