@@ -247,8 +247,9 @@ def _loaded(loader: Any, found: SimpleNamespace, old: _Loaded | None) -> _Loaded
 
 
 class _Frugal(ssl.SSLObject):
-    """Reads as much as there can be. Event loops ask for 256 KiB each time, which are a mapping of
-    their own for the allocator (`scheduler.heap`): a third of a bind's CPU time."""
+    """Reads as much as there can be. Event loops ask for 256 KiB each time; where the allocator's
+    thresholds are lower (`scheduler.heap`), that is a mapping made, shrunk and given back: a
+    seventh of the CPU time of a request, and most of the system's."""
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
         return super().read(min(len, _RECORD), buffer)
