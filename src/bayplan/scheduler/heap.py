@@ -5,11 +5,10 @@ that cannot shrink while anything above is in use; each thread gets a heap of it
 burst would leave a little more behind. Here the thresholds are fixed, there is one heap, and free
 pages in its midst are given back from time to time. Other C libraries do as they please.
 
-Thresholds above 256 KiB would spare a mapping for every read of a TLS connection (uvloop asks for
-so much and shrinks it at once), a quarter of a request's CPU time. But what such reads leave behind
-would lie between what stays: a second burst of 20,000 pods peaked 3 to 4 % above the first, with
-these 1.5 %. The extender has the other need: each question brings some hundred KiB that are gone a
-millisecond later, so there the thresholds are high.
+The scheduler asks for nothing large again and again: a TLS connection is read by the record
+(`kube.credentials`), not by the 256 KiB that event loops ask for. The extender has the other need:
+each question brings some hundred KiB that are gone a millisecond later, so there the thresholds
+are high.
 """
 
 import ctypes
