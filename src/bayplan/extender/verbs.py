@@ -62,7 +62,7 @@ class Answers:
             words = f"pod {pod.key} is bound to {there}, or will be in a moment"
             return wire.FilterResult(error=words)
         offers, now = self._engine.offers, self._clock.time()
-        if offers.until:
+        if pod.uid in offers.until or offers.next_end <= now:
             self._loop.step(on.PodNotExpected(pod.uid), now)
         found = offers.filter(pod, args.names)
         self._filtered = pod, found

@@ -5,6 +5,7 @@ checked or computed here beyond types; amounts stay raw, because 1 and "1" are b
 """
 
 from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, cast
 
 from msgspec import Meta, Raw, Struct, defstruct, field
@@ -74,15 +75,11 @@ class DeviceAnnotations(Wire):
     neuron_core_map: str | None = field(default=None, name=dialects.NEURON_CORE_MAP)
 
     def there(self) -> dict[str, str]:
-        found = ((name, getattr(self, attribute)) for name, attribute in _OF_DEVICES)
+        found = zip(DeviceAnnotations.__struct_encode_fields__, _texts(self), strict=True)
         return {name: text for name, text in found if text is not None}
 
 
-_OF_DEVICES = tuple(
-    zip(
-        DeviceAnnotations.__struct_encode_fields__, DeviceAnnotations.__struct_fields__, strict=True
-    )
-)
+_texts = attrgetter(*DeviceAnnotations.__struct_fields__)
 
 
 class NodeMetadata(Metadata):

@@ -200,7 +200,8 @@ class Connection(asyncio.Protocol):
         self._protocol: web.RequestHandler | None = None
         self._arriving = False
         self._ahead = False  # the client began its next request before it had its answer
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of this deadline, or of an earlier one
 
     @property
     def is_made(self) -> bool:
@@ -228,7 +229,7 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         """Ends it at once; aiohttp hears of it as of a client that left."""
-        self._stop()
+        self._end()
         self._door.forget(self, self._protocol)
         if self._transport is not None:
             self._transport.abort()
@@ -259,7 +260,7 @@ class Connection(asyncio.Protocol):
             self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._end()
         self._door.forget(self, self._protocol)
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
@@ -271,10 +272,26 @@ class Connection(asyncio.Protocol):
         self._hurry()
 
     def _hurry(self) -> None:
-        self._stop()
-        self._deadline = self._loop.call_later(self._door.limits.timeout_s, self.cut)
+        self._deadline = monotonic() + self._door.limits.timeout_s
+        if self._timer is None:
+            self._look_again()
 
     def _stop(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._deadline = None
+
+    def _look_again(self) -> None:
+        """One timer for many requests: each moves the deadline, and hardly any reaches it."""
+        self._timer = None
+        if self._deadline is None:
+            return
+        left_s = self._deadline - monotonic()
+        if left_s > 0.0:
+            self._timer = self._loop.call_later(left_s, self._look_again)
+        else:
+            self.cut()
+
+    def _end(self) -> None:
+        self._stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -35,7 +35,7 @@ from bayplan.core.plugins.hooks import Ask, Reads
 from bayplan.core.plugins.resources import FREED
 from bayplan.core.state.arrays import Codes, Ints, Mask
 from bayplan.core.state.cluster import Cluster
-from bayplan.core.state.ordered import NO_POOL
+from bayplan.core.state.ordered import NO_POOL, Ordered
 from bayplan.core.state.pools import (
     COMPUTE_BITS,
     MEMORY_BITS,
@@ -70,7 +70,6 @@ class Answer(Struct, frozen=True):
     unknown: Ints  # as in Lines
     fits: Mask
     score: Ints | None  # None: nobody has asked for it yet
-    codes: Codes | None = None  # where they say more than the others do
 
 
 class Devices:
@@ -97,11 +96,12 @@ class Devices:
 
     def _refusals(self, want: Wanted, view: View) -> Codes | None:
         """Wholes are only counted where no pool is known."""
+        if want.consecutive:
+            refusals: Codes = np.maximum(-self._side_by_side(want, view), _NONE)
+            return refusals
         answer = self._answer(want, view)
         if answer is None:
             return np.full(len(view), UNPUBLISHED) if want.needs_ids else None
-        if answer.codes is not None:
-            return answer.codes
         fits = answer.fits
         if not view.exact and want.requests:
             return cast(Codes, ~fits)
@@ -130,11 +130,19 @@ class Devices:
         total: Ints | None = None
         wants = wanted(ask.row.devices)
         for want in wants:
-            answer = self._answer(want, view)
-            if answer is not None:
-                score = self._by_pool(want, view)[1] if answer.score is None else answer.score
+            score = self._score(want, view)
+            if score is not None:
                 total = score if total is None else total + score
         return total if total is None or len(wants) == 1 else total // len(wants)
+
+    def _score(self, want: Wanted, view: View) -> Ints | None:
+        if want.consecutive:
+            score: Ints = np.maximum(self._side_by_side(want, view), _NONE)
+            return score
+        answer = self._answer(want, view)
+        if answer is None:
+            return None
+        return self._by_pool(want, view)[1] if answer.score is None else answer.score
 
     def choose(self, ask: Ask, row: int, cluster: Cluster) -> Sequence[Held]:
         held: list[Held] = []
@@ -180,11 +188,8 @@ class Devices:
     def _answer(self, want: Wanted, view: View) -> Answer | None:
         key = (self, want)
         if key not in view.answers:
-            if want.consecutive:
-                view.answers[key] = self._side_by_side(want, view)
-            else:
-                lines = view.lines(want.device_class)
-                view.answers[key] = None if lines is None else self._worked_out(want, view, lines)
+            lines = view.lines(want.device_class)
+            view.answers[key] = None if lines is None else self._worked_out(want, view, lines)
         answer: Answer | None = view.answers[key]
         return answer
 
@@ -196,34 +201,35 @@ class Devices:
         _, free = usable_and_free(lines)  # wholes fit where enough are free, and only there
         return Answer(lines.unknown, (lines.unknown == _NONE) & (free >= want.count), None)
 
-    def _side_by_side(self, want: Wanted, view: View) -> Answer | None:
-        """Row by row; what was found for a layout and what is free in it is kept."""
-        table = view.cluster.pools.ordered.get(want.device_class)
-        if table is None:
-            return None
-        layouts, free, look = table.layouts, table.free, contiguous.look
-        asks, policy, rows = want.consecutive, self._policy, view.row_numbers.tolist()
-        found = np.array(
-            [
-                contiguous.SHORT
-                if (layout := layouts[row]) is None
-                else look(layout, free[row], asks, policy)
-                for row in rows
-            ],
-            dtype=np.int64,
-        )
-        unknown = table.unknown[: view.size] if view.rows is None else table.unknown[view.rows]
-        codes: Codes = np.where(found >= 0, 0, SHORT)
-        never = np.flatnonzero(found == contiguous.UNSUPPORTED)
-        if len(never):
-            codes[never] = [self._kind(layouts[rows[at]]) << FLAGS for at in never.tolist()]
-        codes[unknown > 0] = UNKNOWN
-        codes[unknown == NO_POOL] = UNPUBLISHED
-        return Answer(unknown, codes == 0, np.maximum(found, 0), codes)
+    def _side_by_side(self, want: Wanted, view: View) -> Ints:
+        """Per row the score, or below 0 the code of the refusal."""
+        key = (self, want)
+        if key not in view.answers:
+            table = view.cluster.pools.ordered.get(want.device_class)
+            rows = view.row_numbers.tolist()
+            looks = (
+                [-UNPUBLISHED] * len(rows)
+                if table is None
+                else [self._look(want, table, row) for row in rows]
+            )
+            view.answers[key] = np.array(looks, dtype=np.int64)
+        found: Ints = view.answers[key]
+        return found
 
-    def _kind(self, layout: Layout | None) -> int:
+    def _look(self, want: Wanted, table: Ordered, row: int) -> int:
+        if unknown := table.unknown[row]:
+            return -UNPUBLISHED if unknown == NO_POOL else -UNKNOWN
+        layout = table.layouts[row]
+        if layout is None:
+            return -SHORT
+        # what was found for a layout and what is free in it is kept
+        look = contiguous.look(layout, table.free[row], want.consecutive, self._policy)
+        if look == contiguous.UNSUPPORTED:
+            return -(self._kind(layout) << FLAGS)
+        return -SHORT if look == contiguous.SHORT else look
+
+    def _kind(self, layout: Layout) -> int:
         """A number for the kind of machine; the last one is for all that come late."""
-        assert layout is not None
         last = (1 << NUMBERS) - 1
         if len(self._kinds) < last - 1:
             return self._kinds.setdefault(layout, len(self._kinds) + 1)

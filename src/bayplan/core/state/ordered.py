@@ -7,12 +7,9 @@ every line of a pool it follows from the node's pool and from what the node's po
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from bayplan.core.model.devices import CORE, Device
 from bayplan.core.model.nodes import Layout, Pool
 from bayplan.core.model.pods import Part
-from bayplan.core.state.arrays import Ints
 
 NO_POOL, UNREADABLE = -1, 1 << 40  # in `unknown`; the second is more than there can be pods
 
@@ -22,7 +19,7 @@ class Ordered:
 
     def __init__(self, rows: int) -> None:
         # pods that hold something that cannot be said, and UNREADABLE; or NO_POOL
-        self.unknown: Ints = np.full(rows, NO_POOL, dtype=np.int64)
+        self.unknown: list[int] = [NO_POOL] * rows
         # by id, "#index" and "@core": the columns
         self.positions: list[dict[str, tuple[int, ...]]] = [{} for _ in range(rows)]
         self.layouts: list[Layout | None] = [None] * rows
@@ -32,7 +29,7 @@ class Ordered:
         self.pools = 0
 
     def has_pool(self, row: int) -> bool:
-        return bool(self.unknown[row] != NO_POOL)
+        return self.unknown[row] != NO_POOL
 
     def is_overdrawn(self, row: int, device: str) -> bool:
         """Whether a device, or a core of it, is held twice."""
@@ -70,7 +67,7 @@ class Ordered:
 
     def grow(self, rows: int) -> None:
         more = rows - len(self.positions)
-        self.unknown = np.append(self.unknown, np.full(more, NO_POOL, dtype=np.int64))
+        self.unknown += [NO_POOL] * more
         self.positions += [{} for _ in range(more)]
         self.layouts += [None] * more
         self.holders += [[] for _ in range(more)]
