@@ -385,6 +385,9 @@ class Laws(RuleBasedStateMachine):
             here.distrusted.refused(node.name, GPU, self.now)
             with here.trial() as inner:
                 if data.draw(st.booleans()) and here.pods:
+                    uid = data.draw(st.sampled_from(sorted(here.pods)))
+                    here.relabel(uid, replace(here.pods[uid].pod, labels=labels))
+                if data.draw(st.booleans()) and here.pods:
                     here.remove(data.draw(st.sampled_from(sorted(here.pods))))
                 with asking(verdicts, pod) as ask:
                     verdicts.best(ask)

@@ -27,6 +27,20 @@ BUGS = (
         "a removed pod frees its ports",
     ),
     Bug(
+        "relabelled-still-counted",
+        CLUSTER,
+        "            self._count(resident, -1)\n            resident.matched = matched",
+        "            resident.matched = matched",
+        "a relabelled pod leaves the terms that it does not match any more",
+    ),
+    Bug(
+        "relabelled-for-good",
+        CLUSTER,
+        "self._done(self.relabel, uid, old)",
+        "pass",
+        "labels are undone too",
+    ),
+    Bug(
         "undone-in-order",
         CLUSTER,
         "inverse, arguments = undo.pop()",

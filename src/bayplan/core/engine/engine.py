@@ -247,8 +247,12 @@ class Engine:
         moved = pod.node != node.name
         if old.started_s != pod.started_s and self.nominations.awaited:
             self.waiting.wake((EventKind.POD_GONE,), now)  # it is known now when it ends
-        if not moved and same_to_us(replace(old, node=pod.node), pod):
-            self.cluster.note_pod(resident, pod)
+        if not moved and same_to_us(replace(old, node=pod.node, labels=pod.labels), pod):
+            if old.labels == pod.labels:
+                self.cluster.note_pod(resident, pod)
+            else:
+                self.cluster.relabel(uid, pod)
+                self.waiting.wake((EventKind.POD_RELABELLED,), now)
             return []
         self.cluster.remove(uid)
         self.cluster.place(pod, pod.node)

@@ -245,6 +245,23 @@ class Cluster:
         if old.started_s != pod.started_s:
             self.zones.changed(self.name(resident.row), pod)
 
+    def relabel(self, uid: str, pod: Pod) -> None:
+        """The pod as it is now, with other labels; it uses what it used. The API server itself adds
+        the node's zone and region to each pod that is bound."""
+        resident = self.pods[uid]
+        old = resident.pod
+        matched = self.terms.counting(pod)
+        if matched != resident.matched:
+            self._count(resident, -1)
+            resident.matched = matched
+            self._count(resident, 1)
+        if self.index.keys:
+            self.index.remove(old)
+            self.index.add(pod)
+        self.note_pod(resident, pod)
+        self.victim_log.append(resident.row)  # budgets look at labels
+        self._done(self.relabel, uid, old)
+
     def note_victim(self, uid: str) -> None:
         """Whether the pod may be removed for others has changed."""
         resident = self.pods.get(uid)
