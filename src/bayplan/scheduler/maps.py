@@ -25,7 +25,8 @@ log = logging.getLogger("bayplan")
 LOOK_S = 1.0
 EVERY_S = 5.0  # per node
 LATE_S = 60.0  # a map waits no longer than this for binds to end
-AT_ONCE = 16  # nodes that are looked at between two turns of others
+PASSED, LOOKED = 1, 16  # what it costs to pass by a node, and to look at it, in some 1.5 µs
+AT_ONCE = 256  # so much between two turns of others
 FORBIDDEN_S = 600.0  # until it is tried again without the right
 
 
@@ -62,11 +63,12 @@ class UsageMaps:
         now = self._clock.time()
         self._written = {name: at for name, at in self._written.items() if now - at < EVERY_S}
         binds, self._last_binds = self._last_binds, self._binds()
-        looked, is_busy = 0, binds != self._last_binds
+        spent, is_busy = 0, binds != self._last_binds
         for row, since in list(self._due.items()):
-            if looked == AT_ONCE:
-                looked = 0
+            if spent >= AT_ONCE:
+                spent = 0
                 await self._clock.sleep(0.0)  # the others' turn
+            spent += PASSED
             node = self._cluster.nodes[row] if row < len(self._cluster.nodes) else None
             if node is not None and node.name in self._written:
                 continue
@@ -75,7 +77,7 @@ class UsageMaps:
                 continue
             del self._due[row]
             self._free[row] = self._free_on(row)
-            looked += 1
+            spent += LOOKED
             wanted = {} if node is None else self.maps(row, node)
             if node is None or not wanted or wanted == node.maps:
                 continue
