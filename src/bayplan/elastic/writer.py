@@ -59,11 +59,14 @@ class Writer:
                 for index in indices:
                     body = await self._create(PODS, workers.worker(job, index, together))
                     self._cluster.take_pod(body)
-            case RemovePods(job, pods):
+            case RemovePods(job, pods, unchanged):
                 await self._look(job, makes=False)
                 for pod in pods:
+                    only = {"uid": pod.uid}
+                    if unchanged:
+                        only["resourceVersion"] = pod.version
                     now = pod.state == "lost"  # no kubelet is there to say that it is gone
-                    await self._delete(PODS, job.namespace, pod.name, pod.uid, now)
+                    await self._delete(PODS, job.namespace, pod.name, only, now)
             case MakeLauncher(job):
                 manifest = await self._look(job, makes=True)
                 if job.kind == GENERAL:
@@ -151,11 +154,17 @@ class Writer:
         return False
 
     async def _delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", now: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        only: Json | None = None,
+        now: bool = False,
     ) -> None:
+        """`only`: preconditions."""
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if only:
+            options["preconditions"] = only
         else:
             options["propagationPolicy"] = "Background"
         if now:
