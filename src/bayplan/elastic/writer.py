@@ -32,6 +32,11 @@ OWNER = {"fieldManager": "bayplan-elastic"}
 CONFIG_MAPS = Resource("", "v1", "configmaps")
 
 
+class Unowned(ApiError):
+    """What the job needs bears a name that something has which nobody owns: it does not count as
+    the job's, and nobody will remove it."""
+
+
 class Stale(Exception):
     """The job is not any more what the step was planned for."""
 
@@ -147,7 +152,7 @@ class Writer:
         if owner not in ("", wanted) or found["metadata"].get("deletionTimestamp"):
             raise Stale(f"{about['name']} is still there, of another")
         if not owner and resource in (JOBS, STATEFUL_SETS):
-            raise taken  # it does not count as the job's, and nobody will remove it
+            raise Unowned(taken.status, taken.reason, taken.message)
         labels = found["metadata"].get("labels") or {}
         if not about["labels"].items() <= labels.items():  # else no watch would bring it
             await self._send("PATCH", path, {"metadata": {"labels": about["labels"]}})
