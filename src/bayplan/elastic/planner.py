@@ -157,7 +157,8 @@ def _moved(seen: Seen, target: int, market: Market) -> Grant | None:
             market.budget -= more * each
             return _next(seen, workers, grant.passing - back)
         market.budget += own * each
-    if grant.places and grant.counts != _counts(seen, grant.places):
+    is_set_back = grant.generation < job.confirmed.generation  # by hand: the scheduler heeds it not
+    if is_set_back or (grant.places and grant.counts != _counts(seen, grant.places)):
         return _next(seen, grant.workers, grant.passing)
     return None
 
