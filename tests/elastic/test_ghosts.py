@@ -8,7 +8,7 @@ import pytest
 
 from bayplan.elastic.cluster import Cluster
 from bayplan.kube.client import PODS
-from bayplan.kube.elastic import GENERAL, HOROVOD, JOB_LABEL
+from bayplan.kube.elastic import GENERAL, HOROVOD, JOB_LABEL, RESOURCES
 from bayplan.kube.transport import Response
 from tests.elastic.stage import Json, Stage, elastic, horovod, patch, play
 
@@ -89,6 +89,32 @@ def test_a_launcher_that_nobody_owns_does_not_count_and_the_owner_is_told() -> N
         said = stage.job("h", HOROVOD).said
         assert said["phase"] == "Running"
         assert said["message"].startswith("MakeLauncher: ")
+
+    play(story, only=3)
+
+
+def test_a_set_that_nobody_owns_is_asked_for_less_and_less_and_the_owner_is_told() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(horovod("h", 2, 3))
+        await stage.pass_time(15)
+        options = {"propagationPolicy": "Orphan"}
+        path = RESOURCES[HOROVOD].path("default", "h")
+        await stage.user.request("DELETE", path, body=msgspec.json.encode(options))
+        await patch(stage.user, SET_PATH, {"spec": {"replicas": 0}})  # room for the new job
+        await stage.pass_time(5)
+        assert "ownerReferences" not in stage.objects("statefulsets.apps")[SET]["metadata"]
+        await stage.submit(horovod("h", 2, 3))
+        await stage.pass_time(120)
+        asked = [each for each in stage.judges[0].writes if each.endswith("statefulsets 409")]
+        assert 3 < len(asked) < 12
+        said = stage.job("h", HOROVOD).said
+        assert said["message"].startswith("Scale: ")
+        assert "already exists" in said["message"]
+        for left in (SET_PATH, LAUNCHER_PATH):
+            await stage.user.request("DELETE", left)
+        await stage.pass_time(90)
+        assert stage.workers() == {"elastichorovodjob/h": 3}
+        assert stage.job("h", HOROVOD).said["message"] == ""
 
     play(story, only=3)
 

@@ -18,7 +18,9 @@ from msgspec.structs import replace
 from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
 from bayplan.elastic.seen import MakeWorkers, RemovePods, Seen, Snapshot, Step, Worker, Write
+from bayplan.elastic.workers import worker
 from bayplan.kube.elastic import GENERAL, Confirmed, Grant, Job
+from bayplan.kube.wire import GANG, GANG_MIN
 
 GPU = "nvidia.com/gpu"
 
@@ -85,11 +87,19 @@ class Truth:
             said = Confirmed(job.grant.generation, places)
             if said != job.confirmed:
                 self.change(name, confirmed=said)
+        is_whole = {name: self._is_whole(name) for name in self.pods}
         for name, pods in self.pods.items():
             for index, pod in pods.items():
-                if pod.state == "waiting" and self.holds[name]:
+                if pod.state == "waiting" and self.holds[name] and is_whole[name]:
                     node = self.holds[name].pop(0)
                     pods[index] = replace(pod, state="placed", node=node, ready=True)
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether those that wait may start, with those that run."""
+        pods, held = self.pods[name].values(), len(self.holds[name])
+        waiting = [pod.waits_for for pod in pods if pod.state == "waiting"]
+        running = sum(pod.state == "placed" for pod in pods)
+        return running + min(len(waiting), held) >= max(waiting, default=0)
 
 
 class Elastic(RuleBasedStateMachine):
@@ -121,7 +131,7 @@ class Elastic(RuleBasedStateMachine):
             maximum=least + more,
             requests=((GPU, 1),),
             priority=priority,
-            template={},
+            template=in_gang(name, least),
         )
 
     @precondition(lambda self: self.truth.jobs)
@@ -132,11 +142,12 @@ class Elastic(RuleBasedStateMachine):
         self.truth.holds.pop(name, None)
 
     @precondition(lambda self: self.truth.jobs)
-    @rule(data=st.data(), most=st.integers(1, 6), suspend=st.booleans())
-    def edit(self, data: st.DataObject, most: int, suspend: bool) -> None:
+    @rule(data=st.data(), most=st.integers(1, 6), suspend=st.booleans(), least=st.integers(1, 3))
+    def edit(self, data: st.DataObject, most: int, suspend: bool, least: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.truth.jobs)))
-        least = self.truth.jobs[name].minimum
-        self.truth.change(name, maximum=max(least, most), suspend=suspend)
+        least = min(self.truth.jobs[name].minimum, least)
+        spec = {"minimum": least, "maximum": max(least, most), "template": in_gang(name, least)}
+        self.truth.change(name, **spec, suspend=suspend)
 
     @rule(data=st.data())
     def others_come(self, data: st.DataObject) -> None:
@@ -223,14 +234,14 @@ class Elastic(RuleBasedStateMachine):
                 case Write(planned, grant, fields):
                     if planned.version == job.version:
                         self._write(job, grant, fields)
-                case MakeWorkers(planned, indices):
+                case MakeWorkers(planned, indices, together):
                     seen = Seen(job)
                     kept = job.confirmed.generation == job.grant.generation and seen.is_settled
                     if planned.grant == job.grant and kept and not job.suspend:
-                        self._make(job, indices)
-                case RemovePods(planned, pods):
+                        self._make(planned, indices, together)
+                case RemovePods(planned, pods, unchanged):
                     if planned.grant == job.grant:
-                        self._remove(job, pods)
+                        self._remove(job, pods, unchanged)
 
     def _write(self, job: Job, grant: Grant | None, fields: dict[str, Any]) -> None:
         said = {**job.said, **fields}
@@ -259,20 +270,24 @@ class Elastic(RuleBasedStateMachine):
         total = sum(self.truth.nodes.values()) - len(self.truth.others)
         return total < sum(min(j.minimum, j.grant.workers) for j in self.truth.jobs.values())
 
-    def _make(self, job: Job, indices: tuple[int, ...]) -> None:
+    def _make(self, job: Job, indices: tuple[int, ...], together: bool) -> None:
         pods = self.truth.pods[job.name]
         for index in indices:
             if index not in pods:  # a name that is taken is refused
                 self.truth.made += 1
                 uid = f"{job.name}-{self.truth.made}"
-                pods[index] = Worker(f"{job.name}-worker-{index}", uid, index, "waiting")
+                about = worker(job, index, together)["metadata"]
+                waits_for = int(about["annotations"][GANG_MIN])
+                pods[index] = Worker(about["name"], uid, index, "waiting", waits_for=waits_for)
 
-    def _remove(self, job: Job, removed: tuple[Worker, ...]) -> None:
+    def _remove(self, job: Job, removed: tuple[Worker, ...], unchanged: bool) -> None:
         pods = self.truth.pods[job.name]
         for pod in removed:
             now = pods.get(pod.index)
             if now is None or now.uid != pod.uid:
                 continue
+            if unchanged and now.state != pod.state:
+                return  # a conflict
             if now.state in ("lost", "waiting"):
                 del pods[pod.index]
             elif now.state == "placed":
@@ -324,6 +339,11 @@ class Elastic(RuleBasedStateMachine):
                 assert free < job.minimum
             elif job.grant.workers < job.minimum:
                 assert free < job.minimum - job.grant.workers
+
+
+def in_gang(name: str, least: int) -> dict[str, Any]:
+    """The template of its workers, as far as it matters here."""
+    return {"metadata": {"annotations": {GANG: name, GANG_MIN: str(least)}}, "spec": {}}
 
 
 LONG = bool(os.environ.get("BAYPLAN_PROVE"))
@@ -417,6 +437,44 @@ def test_pods_that_wait_go_before_those_that_run() -> None:
     (removed,) = steps_for(replace(job, workers=(*job.workers[:1], waiting, first)))
     assert isinstance(removed, RemovePods)
     assert [pod.name for pod in removed.pods] == ["a-worker-2"]
+
+
+def waiting(granted_: int, waits_for: int, **job: Any) -> Seen:
+    """Two workers that wait for so many."""
+    found = seen(granted(granted_), Confirmed(3, granted_), most=granted_)
+    pods = [
+        Worker(f"a-worker-{i}", f"u{i}", i, "waiting", waits_for=waits_for, version="7")
+        for i in range(2)
+    ]
+    fields = {"template": in_gang("a", 1), **job}
+    return replace(found, job=replace(found.job, **fields), workers=tuple(pods))
+
+
+def test_workers_that_wait_for_more_than_are_granted_are_made_again() -> None:
+    late = waiting(2, waits_for=3)
+    (removed,) = steps_for(late)
+    assert isinstance(removed, RemovePods)
+    assert (removed.pods, removed.unchanged) == (late.workers, True)
+
+
+def test_workers_that_others_come_for_are_left_alone() -> None:
+    assert steps_for(waiting(2, waits_for=2)) == []
+    (more,) = steps_for(waiting(3, waits_for=3))
+    assert isinstance(more, MakeWorkers)
+
+
+def test_workers_of_a_gang_of_the_owners_are_left_alone() -> None:
+    """Made again they would wait for as many."""
+    assert steps_for(waiting(2, waits_for=3, template=in_gang("a", 3))) == []
+
+
+def test_who_is_too_many_goes_first_and_who_runs_stays() -> None:
+    late = waiting(1, waits_for=3)
+    (removed,) = steps_for(late)
+    assert isinstance(removed, RemovePods)
+    assert [pod.index for pod in removed.pods] == [1]
+    bound = replace(late.workers[0], state="placed", node="n")
+    assert steps_for(replace(late, workers=(bound,))) == []
 
 
 def test_a_worker_that_is_going_still_has_its_place() -> None:

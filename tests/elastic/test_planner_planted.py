@@ -112,6 +112,26 @@ BUGS = (
         ),
         MACHINE,
     ),
+    (
+        Bug(
+            "waits-for-ever",
+            PLANNER,
+            "each.waits_for > most)",
+            "each.waits_for > most + 1)",
+            "nobody waits for others that will not come",
+        ),
+        "test_workers_that_wait_for_more_than_are_granted_are_made_again",
+    ),
+    (
+        Bug(
+            "made-again-and-again",
+            PLANNER,
+            "late and not seen.is_horovod and has_our_gang(seen.job)",
+            "late and not seen.is_horovod",
+            "who would wait for as many is not made again",
+        ),
+        "test_workers_of_a_gang_of_the_owners_are_left_alone",
+    ),
 )
 
 

@@ -15,7 +15,7 @@ from bayplan.cli.main import main
 from bayplan.cli.manifests import render
 from bayplan.elastic.config import BadConfig, Configuration, read
 from bayplan.elastic.controller import Controller
-from bayplan.elastic.seen import MakeLauncher, MakeWorkers, RemovePods, Write
+from bayplan.elastic.seen import MakeLauncher, MakeWorkers, RemovePods, Worker, Write
 from bayplan.elastic.service import Health, lease_of
 from bayplan.elastic.writer import Stale
 from bayplan.kube.client import Client
@@ -207,5 +207,24 @@ def test_what_was_planned_for_an_older_grant_is_not_done() -> None:
             await stage.process.controller.writer.carry_out(Write(replace(job, version="1")))
         assert refused.value.status == 409
         assert stage.pods() == pods
+
+    play(story, only=4)
+
+
+def test_a_worker_that_was_bound_since_it_was_seen_is_not_made_again() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 2, 2))
+        await stage.pass_time(5)
+        assert stage.process is not None
+        writer, job = stage.process.controller.writer, stage.job("a")
+        about = stage.objects("pods")["a-worker-0"]["metadata"]
+        now = int(about["resourceVersion"])
+        seen = Worker(about["name"], about["uid"], 0, "waiting", version=str(now - 1))
+        with pytest.raises(ApiError) as refused:
+            await writer.carry_out(RemovePods(job, (seen,), unchanged=True))
+        assert refused.value.status == 409
+        assert stage.workers() == {"a": 2}
+        await writer.carry_out(RemovePods(job, (replace(seen, version=str(now)),), unchanged=True))
+        assert stage.workers() == {"a": 1}
 
     play(story, only=4)

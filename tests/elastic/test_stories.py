@@ -8,7 +8,7 @@ from bayplan.elastic.memory import Patience
 from bayplan.elastic.planner import Settings
 from bayplan.elastic.sizes import Policy
 from bayplan.kube.client import PODS
-from bayplan.kube.elastic import HOROVOD, RESOURCES
+from bayplan.kube.elastic import GENERAL, HOROVOD, RESOURCES
 from tests.elastic.stage import (
     DEFINITIONS,
     GPU,
@@ -511,3 +511,53 @@ def test_a_job_that_tells_that_more_workers_do_not_help_gives_them_up() -> None:
         assert stage.workers() == {"a": 1, "b": 3}
 
     play(story, only=4)
+
+
+# Statuses that somebody has written by hand
+
+
+async def set_generation(stage: Stage, generation: int) -> None:
+    path = RESOURCES[GENERAL].path("default", "a", "status")
+    await patch(stage.user, path, {"status": {"grant": {"generation": generation}}})
+
+
+@pytest.mark.parametrize("generation", [0, 2**53, 2**62])
+def test_a_generation_that_was_set_back_or_cannot_be_read_is_counted_on_from(
+    generation: int,
+) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.pod("other", 1)
+        await stage.submit(elastic("a", 1, 3))
+        await stage.pass_time(5)
+        before = stage.job("a").grant
+        await stage.kill()
+        await set_generation(stage, generation)
+        stage.start()
+        await stage.user.request("DELETE", PODS.path("default", "other"))
+        await stage.pass_time(30)
+        job = stage.job("a")
+        assert stage.workers() == {"a": 3}
+        assert before.generation < job.grant.generation == job.confirmed.generation < 10
+        stage.judges[-1].wrong.clear()  # it knows nothing of hands
+
+    play(story, only=3)
+
+
+def test_after_the_last_generation_nothing_changes_and_the_owner_is_told() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.submit(elastic("a", 1, 3))
+        await stage.pass_time(5)
+        await set_generation(stage, 2**53 - 1)
+        await stage.submit(elastic("b", 1, 1))
+        await stage.pass_time(30)
+        assert stage.workers() == {"a": 3}
+        words = "9007199254740991 is the last, none comes after it: make the job anew"
+        assert stage.job("a").said["message"].endswith(words)
+        before = len(stage.judges[0].writes)
+        await stage.pass_time(60)
+        assert stage.judges[0].writes[before:] == []
+        await stage.remove("a")
+        await stage.pass_time(10)
+        assert stage.workers() == {"b": 1}
+
+    play(story, only=3)

@@ -1,6 +1,7 @@
 """Whoever is left runs on, and whoever is made again has its place at once: with the real
 scheduler, for longer than a gang that is not whole is left alone (`gangs.timeout`)."""
 
+import asyncio
 import random
 
 import pytest
@@ -12,8 +13,8 @@ from bayplan.kube.elastic import GENERAL, HOROVOD, RESOURCES
 from bayplan.kube.transport import ApiError
 from bayplan.local.transport import DirectTransport
 from bayplan.local.virtual import run
-from tests.elastic.stage import GPU, elastic, horovod, patch
-from tests.elastic.test_two_jobs import SETTLE_S, Both, play
+from tests.elastic.stage import GPU, Json, elastic, horovod, patch
+from tests.elastic.test_two_jobs import SETTLE_S, Both, Real, play
 
 LONG_S = 700.0
 
@@ -52,6 +53,39 @@ def test_with_less_than_its_minimum_it_runs_on_and_survivors_are_replaced() -> N
         assert stage.sizes() == {"a": 3}
 
     play(story, v=3, w=1)
+
+
+@pytest.mark.parametrize("kind", [GENERAL, HOROVOD])
+def test_workers_that_wait_start_when_the_minimum_is_lowered(kind: str) -> None:
+    """A node and the scheduler die when the workers have just been made, to start together."""
+
+    async def story(stage: Both) -> None:
+        scheduler = next(each for each in stage._tasks if "Real.run" in str(each.get_coro()))
+
+        def die() -> None:
+            scheduler.cancel()
+
+        stage.api.store.listen("pods", die)
+        await stage.submit(elastic("a", 3, 3) if kind == GENERAL else horovod("a", 3, 3))
+        await stage.pass_time(5)
+        assert len(stage.pods()) == 3
+        assert stage.sizes() == {}
+        await stage.kubelets.vanish("w")
+        spec: Json = {"minWorkers": 1}
+        if kind == HOROVOD:
+            spec = {"workersSpec": {"minReplicas": 1}}
+        await stage.change("a", spec, kind)
+        again = asyncio.create_task(Real(stage.user).run())
+        stage._tasks.append(again)
+        await stage.pass_time(2 * SETTLE_S)
+        assert stage.sizes() == {"a": 2}
+        writes = stage.judges[0].writes
+        many = len(writes)
+        await stage.pass_time(LONG_S)
+        assert stage.sizes() == {"a": 2}
+        assert not [each for each in writes[many:] if "/pods" in each]
+
+    play(story, v=2, w=1)
 
 
 @pytest.mark.parametrize("gpus", [(1, 3), (2, 2)])

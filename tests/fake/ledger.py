@@ -38,6 +38,9 @@ class PodSeen(Struct, frozen=True):
     going: bool
     preempted: bool
     born: float
+    priority: int = 0
+    nominated: str = ""  # the node that it was told to wait for
+    nominated_at: float = NEVER
 
     @property
     def lives(self) -> bool:
@@ -90,6 +93,7 @@ class Ledger:
         self.harmed_at = NEVER  # a node was lost, closed or shrunk
         self.event_at = NEVER  # anything that may ask for other sizes
         self.sized_at = NEVER  # a job's workers became more or fewer
+        self._left: list[tuple[float, PodSeen]] = []  # workers that went by themselves, and when
         self._read: dict[str, int] = {}
 
     def listen(self) -> list[Callable[[], None]]:
@@ -231,7 +235,7 @@ class Ledger:
     def _pod(self, value: Json, gone: bool) -> None:
         uid = value["metadata"]["uid"]
         before = self.pods.get(uid)
-        pod = read_pod(value, before.born if before else self.now)
+        pod = read_pod(value, self.now, before)
         fits = self.promises_fit()
         if gone:
             self.pods.pop(uid, None)
@@ -250,6 +254,8 @@ class Ledger:
                     job.ended_at = self.now
         if pod.node and (before is None or not before.node) and not gone:
             self.counts["binds"] += 1
+            if before is not None and fits and not self.promises_fit():
+                self._taken_over(before, pod.node)
             if fits and not self.promises_fit() and self.now - self.harmed_at > GRACE_S:
                 self.blame(f"{pod.name} on {pod.node} has a place that was promised: {self.tell()}")
 
@@ -258,9 +264,32 @@ class Ledger:
         job = self.jobs.get(pod.job)
         over = before is not None and not before.ended and (gone or pod.ended)
         if job is not None and over and pod.preempted:  # perhaps on its way to its node
-            job.taken.append(self.now)
-            self._event()
-            self.counts["workers preempted"] += 1
+            self._taken(job)
+        elif job is not None and gone and pod.node and not pod.ended:
+            self._left.append((self.now, pod))
+
+    def _taken(self, job: JobSeen) -> None:
+        job.taken.append(self.now)
+        self._event()
+        self.counts["workers preempted"] += 1
+
+    def _taken_over(self, pod: PodSeen, node: str) -> None:
+        """It was to preempt workers that had gone by themselves a moment before: a scheduler that
+        had read them alive gave it their places, as it may, and they bear no sign of that. Only its
+        own nomination does. No more of them are taken for granted than it needs."""
+        if pod.nominated != node:
+            return
+        needed = pod.gpus
+        for left in list(self._left):
+            (at, worker), job = left, self.jobs.get(left[1].job)
+            is_late = worker.node == node and 0 <= pod.nominated_at - at < LAG_S
+            if not is_late or worker.priority >= pod.priority or job is None:
+                continue
+            if needed <= 0 or self.promises_fit():
+                return
+            self._left.remove(left)
+            needed -= worker.gpus
+            self._taken(job)
 
     def _made(self, pod: PodSeen) -> None:
         """Never more than were granted, nor than had a place."""
@@ -343,8 +372,9 @@ def gpus_of(spec: Json) -> int:
     return sum(int((part.get("limits") or part.get("requests") or {}).get(GPU, 0)) for part in each)
 
 
-def read_pod(value: Json, born: float) -> PodSeen:
+def read_pod(value: Json, now: float, before: PodSeen | None = None) -> PodSeen:
     about, status = value["metadata"], value.get("status") or {}
+    nominated = status.get("nominatedNodeName") or ""
     said = {each["type"]: each for each in status.get("conditions") or ()}
     return PodSeen(
         about["name"],
@@ -354,7 +384,10 @@ def read_pod(value: Json, born: float) -> PodSeen:
         status.get("phase") in ("Succeeded", "Failed"),
         "deletionTimestamp" in about,
         said.get("DisruptionTarget", {}).get("reason") == "PreemptionByScheduler",
-        born,
+        before.born if before is not None else now,
+        value["spec"].get("priority") or 0,
+        nominated,
+        before.nominated_at if before is not None and before.nominated == nominated else now,
     )
 
 

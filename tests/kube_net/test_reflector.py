@@ -338,6 +338,35 @@ async def test_410_reads_the_whole_again(
         assert rig.reflector.version == "50"
 
 
+async def test_a_version_that_got_too_old_during_a_long_rest_costs_no_other(
+    server: StandIn, clock: ManualClock, tmp_path: Path
+) -> None:
+    server.then(
+        watch(*initial("a")),
+        refuse(410, "Expired"),
+        watch(*initial("b", version=20)),
+        *[refuse(503)] * 3,
+        refuse(410, "Expired"),
+        watch(*initial("c", version=30), end="silent"),
+    )
+    async with following(server, clock, tmp_path) as rig:
+        await rig.sink.until_said("synced", times=3)
+
+        rests = [slept for slept in clock.slept if slept]
+        assert rests[-1] > 5
+        assert len(rests) == 5  # two for watches that ended soon, three for refusals
+
+
+async def test_a_server_that_says_410_to_everything_is_given_time(
+    server: StandIn, clock: ManualClock, tmp_path: Path
+) -> None:
+    server.then(*[refuse(410, "Expired")] * 5, watch(*initial("a"), end="silent"))
+    async with following(server, clock, tmp_path) as rig:
+        await rig.sink.until_said("synced")
+
+        assert len([slept for slept in clock.slept if slept]) == 4
+
+
 @pytest.mark.parametrize("code", [401, 429, 500, 504])
 async def test_an_error_event_of_another_kind_ends_the_watch_and_nothing_else(
     server: StandIn, clock: ManualClock, tmp_path: Path, code: int

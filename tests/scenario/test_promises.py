@@ -240,6 +240,27 @@ def test_a_gang_of_workers_takes_its_promised_places_together() -> None:
     assert "other" in world.waiting()
 
 
+@pytest.mark.parametrize("priority", [0, 50])
+def test_a_gang_of_workers_that_waits_until_another_has_gone_keeps_its_places_against_everybody(
+    priority: int,
+) -> None:
+    """As long as that one is there, both its place and that of whom it goes for are taken."""
+    gang = Gang("default/a", 3)
+    world = World(n=4)
+    grants(world, grant(B, 1))
+    worker(world, B, "b")
+    grants(world, grant(A, 3, gang=gang, priority=priority))
+    world.submit("vip", gpus=1, priority=100)
+    for name in ("w0", "w1", "w2"):
+        worker(world, A, name, gang=gang, priority=priority)
+    world.submit("other", gpus=2, priority=100)
+    assert world.running() == {"b": "n"}
+    world.finish("b")
+    world.wait(10)
+    assert set(world.running()) == {"vip", "w0", "w1", "w2"}
+    assert confirmed(world, A).places == 3
+
+
 def test_devices_with_ids_are_held_one_by_one() -> None:
     world = World()
     world.node("n", **cards(80_000, 80_000, 80_000, name="n"))

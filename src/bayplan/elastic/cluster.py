@@ -123,6 +123,8 @@ class PodSeen(Struct, frozen=True):
     excused: bool = False
     throughput: str = ""  # the annotation
     made: str = ""  # when; of workers only
+    waits_for: int = 0  # of workers that wait: so many of the job start together
+    version: str = ""  # of workers that wait
 
     @property
     def has_ended(self) -> bool:
@@ -144,6 +146,8 @@ class _Owner(wire.Wire):
 class _Notes(wire.Wire):
     elastic: str | None = msgspec.field(default=None, name=ELASTIC)
     throughput: str | None = msgspec.field(default=None, name=THROUGHPUT)
+    gang: str | None = msgspec.field(default=None, name=wire.GANG)
+    gang_min: str | None = msgspec.field(default=None, name=wire.GANG_MIN)
 
 
 class _Metadata(wire.Metadata):
@@ -290,7 +294,8 @@ class Cluster:
             state = "lost"
         elif pod.going:
             state = "going"
-        return Worker(name, pod.uid, index, state, pod.node, pod.ready, pod.excused)
+        waits = pod.waits_for, pod.version
+        return Worker(name, pod.uid, index, state, pod.node, pod.ready, pod.excused, *waits)
 
     def _capacity(self, jobs: list[Seen]) -> dict[str, dict[str, int]]:
         """By resource and node: what pods of others leave. A node that takes nobody, or none of
@@ -333,9 +338,10 @@ class Cluster:
         owner = next((o for o in about.owner_references or () if o.controller), _Owner())
         conditions = {c.type: c.status for c in status.conditions or ()}
         notes = about.annotations or _Notes()
+        node = (seen.spec and seen.spec.node_name) or ""
         return place, PodSeen(
             uid=about.uid or "",
-            node=(seen.spec and seen.spec.node_name) or "",
+            node=node,
             phase=status.phase or "",
             going=bool(about.deletion_timestamp),
             requests=requests,
@@ -346,10 +352,19 @@ class Cluster:
             ready=conditions.get("Ready") == "True",
             throughput=notes.throughput or "",
             made=(about.creation_timestamp or "") if notes.elastic else "",
+            waits_for=0 if node else _waits_for(notes),
+            version=(about.resource_version or "") if notes.elastic and not node else "",
             excused=conditions.get("DisruptionTarget") == "True"
             or status.reason in _EXCUSED
             or (status.reason or "").startswith(_REFUSED),
         )
+
+
+def _waits_for(notes: _Notes) -> int:
+    """Of an ElasticJob's worker in its job's gang, which has the job's name."""
+    text = notes.gang_min or ""
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if is_number and notes.gang == notes.elastic else 0
 
 
 def _object(raw: Raw) -> tuple[Place, Json]:

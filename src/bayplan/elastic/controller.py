@@ -23,7 +23,7 @@ from bayplan.elastic.memory import Memory
 from bayplan.elastic.planner import Settings, plan
 from bayplan.elastic.seen import MakeLauncher, MakeWorkers, Scale, Snapshot, Step, Write
 from bayplan.elastic.telling import Events, told
-from bayplan.elastic.writer import Stale, Writer
+from bayplan.elastic.writer import Stale, Unowned, Writer
 from bayplan.kube.client import Client
 from bayplan.kube.elastic import Job
 from bayplan.kube.lease import NEVER, Lease
@@ -177,7 +177,7 @@ class Controller:
         except Stale:
             self._rest(step.job, AGAIN_S)
         except (ApiError, TransportError) as error:
-            conflict = isinstance(error, ApiError) and _is_passing(step, error.status)
+            conflict = isinstance(error, ApiError) and _is_passing(step, error)
             self._rest(step.job, AGAIN_S if conflict else None)
             if not conflict:
                 if isinstance(error, ApiError) and not isinstance(step, Write):
@@ -209,8 +209,9 @@ class Controller:
         log.warning("the watch of each %s broke off and is begun again: %s", what, error)
 
 
-def _is_passing(step: Step, status: int) -> bool:
+def _is_passing(step: Step, error: ApiError) -> bool:
     """Whether the answer says only that something has changed. What cannot be made because its
     name is taken, or its kind is not there, is for the job's owner to know."""
-    makes = isinstance(step, MakeWorkers | MakeLauncher)
-    return status == 409 if isinstance(step, Scale) else status in (404, 409) and not makes
+    if isinstance(error, Unowned) or isinstance(step, MakeWorkers | MakeLauncher):
+        return False
+    return error.status == 409 if isinstance(step, Scale) else error.status in (404, 409)

@@ -38,6 +38,7 @@ from bayplan.elastic.seen import (
 )
 from bayplan.elastic.sizes import Policy, by_resource, sizes
 from bayplan.elastic.statuses import status_fields
+from bayplan.elastic.workers import has_our_gang
 from bayplan.kube.elastic import Grant
 
 
@@ -156,7 +157,8 @@ def _moved(seen: Seen, target: int, market: Market) -> Grant | None:
             market.budget -= more * each
             return _next(seen, workers, grant.passing - back)
         market.budget += own * each
-    if grant.places and grant.counts != _counts(seen, grant.places):
+    is_set_back = grant.generation < job.confirmed.generation  # by hand: the scheduler heeds it not
+    if is_set_back or (grant.places and grant.counts != _counts(seen, grant.places)):
         return _next(seen, grant.workers, grant.passing)
     return None
 
@@ -239,6 +241,8 @@ def _pods(seen: Seen, waits: _Waits) -> list[Step]:
         removed.append(seen.launcher)
     if removed:
         return [RemovePods(job, tuple(removed))]
+    if in_vain := _in_vain(seen):
+        return [RemovePods(job, in_vain, unchanged=True)]
     if seen.is_horovod:
         if steps := _scaled(seen):
             return steps
@@ -258,6 +262,14 @@ def _surplus(seen: Seen) -> list[Worker]:
         return []
     order = sorted(seen.living, key=lambda w: (w.state == "waiting", w.index), reverse=True)
     return order[:many]
+
+
+def _in_vain(seen: Seen) -> tuple[Worker, ...]:
+    """Those that wait for more than are granted: they were made when the minimum was higher. Made
+    again they wait for no more than that. A StatefulSet's group is told of the new number."""
+    most = seen.job.grant.workers
+    late = tuple(each for each in seen.living if each.state == "waiting" and each.waits_for > most)
+    return late if late and not seen.is_horovod and has_our_gang(seen.job) else ()
 
 
 def _missing(seen: Seen) -> tuple[int, ...]:

@@ -22,6 +22,8 @@ class Worker(Struct, frozen=True):
     node: str = ""
     ready: bool = False
     excused: bool = False  # it failed, but by no fault of its own
+    waits_for: int = 0  # so many of the job start together, as it was made; 0: it does not say
+    version: str = ""  # resourceVersion, of one that waits
 
     @property
     def lives(self) -> bool:
@@ -107,6 +109,7 @@ class MakeWorkers(Struct, frozen=True):
 class RemovePods(Struct, frozen=True):
     job: Job
     pods: tuple[Worker, ...]
+    unchanged: bool = False  # none that has been bound since it was seen
 
 
 class Scale(Struct, frozen=True):

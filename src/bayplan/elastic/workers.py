@@ -12,12 +12,17 @@ def worker(job: Job, index: int, together: bool = True) -> Json:
     """`together`: with the others. One that is made beside workers that run has a place of its own,
     and waits for nobody."""
     made = _pod(job, job.template, f"{job.name}-worker-{index}")
-    said = made["metadata"]["annotations"]
-    is_our_gang = (said.get(GANG), said.get(GANG_MIN)) == (job.name, str(job.minimum))
-    least = min(job.minimum, job.grant.workers or job.minimum) if together else 1
-    if is_our_gang and least < job.minimum:
+    if has_our_gang(job):
+        least = min(job.minimum, job.grant.workers or job.minimum) if together else 1
+        said = made["metadata"]["annotations"]
         made["metadata"]["annotations"] = {**said, GANG_MIN: str(least)}
     return made
+
+
+def has_our_gang(job: Job) -> bool:
+    """Whether how many start together is ours to say: no more than are granted."""
+    said = job.template["metadata"]["annotations"]
+    return (said.get(GANG), said.get(GANG_MIN)) == (job.name, str(job.minimum))
 
 
 def launcher(job: Job) -> Json:

@@ -32,6 +32,11 @@ OWNER = {"fieldManager": "bayplan-elastic"}
 CONFIG_MAPS = Resource("", "v1", "configmaps")
 
 
+class Unowned(ApiError):
+    """What the job needs bears a name that something has which nobody owns: it does not count as
+    the job's, and nobody will remove it."""
+
+
 class Stale(Exception):
     """The job is not any more what the step was planned for."""
 
@@ -59,11 +64,14 @@ class Writer:
                 for index in indices:
                     body = await self._create(PODS, workers.worker(job, index, together))
                     self._cluster.take_pod(body)
-            case RemovePods(job, pods):
+            case RemovePods(job, pods, unchanged):
                 await self._look(job, makes=False)
                 for pod in pods:
+                    only = {"uid": pod.uid}
+                    if unchanged:
+                        only["resourceVersion"] = pod.version
                     now = pod.state == "lost"  # no kubelet is there to say that it is gone
-                    await self._delete(PODS, job.namespace, pod.name, pod.uid, now)
+                    await self._delete(PODS, job.namespace, pod.name, only, now)
             case MakeLauncher(job):
                 manifest = await self._look(job, makes=True)
                 if job.kind == GENERAL:
@@ -144,18 +152,24 @@ class Writer:
         if owner not in ("", wanted) or found["metadata"].get("deletionTimestamp"):
             raise Stale(f"{about['name']} is still there, of another")
         if not owner and resource in (JOBS, STATEFUL_SETS):
-            raise taken  # it does not count as the job's, and nobody will remove it
+            raise Unowned(taken.status, taken.reason, taken.message)
         labels = found["metadata"].get("labels") or {}
         if not about["labels"].items() <= labels.items():  # else no watch would bring it
             await self._send("PATCH", path, {"metadata": {"labels": about["labels"]}})
         return False
 
     async def _delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", now: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        only: Json | None = None,
+        now: bool = False,
     ) -> None:
+        """`only`: preconditions."""
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if only:
+            options["preconditions"] = only
         else:
             options["propagationPolicy"] = "Background"
         if now:

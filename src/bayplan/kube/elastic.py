@@ -37,6 +37,7 @@ RESOURCES = {
 ELASTIC = wire.ELASTIC
 _KNOWN = Vendors()
 MOST = 10_000  # workers of one job
+LAST_GENERATION = 2**53 - 1  # of a grant: no number above it is read (`_number`)
 LEAST_ITEMS, MOST_ITEMS = 1e-9, 1e15  # per second: what the allocator can reckon with
 # A label of a StatefulSet's pods has its name and a hash of ten characters.
 LONGEST_NAME = {GENERAL: 63, HOROVOD: 63 - len("elastichorovodjob--workers-0123456789")}
@@ -182,6 +183,9 @@ def read_job(kind: str, manifest: Json, classes: Classes | None = None) -> Job:
         measured=_read_measured(status.get("measured")),
     )
     try:
+        if max(job.grant.generation, job.confirmed.generation) >= LAST_GENERATION:
+            why = f"{LAST_GENERATION} is the last, none comes after it: make the job anew"
+            raise Wrong("status.grant.generation", why)
         if len(name) > LONGEST_NAME[kind]:
             raise Wrong("metadata.name", f"longer than {LONGEST_NAME[kind]} characters")
         fields = _general(manifest) if kind == GENERAL else _horovod(manifest)
@@ -428,7 +432,7 @@ def _read_measured(given: object) -> tuple[tuple[int, float], ...]:
 
 
 def _number(given: object) -> int:
-    return given if type(given) is int and 0 <= given < 2**53 else 0
+    return given if type(given) is int and 0 <= given <= LAST_GENERATION else 0
 
 
 def _read_status(status: Json) -> Status:

@@ -27,7 +27,7 @@ _WATCH_S = (300, 600)  # the server closes a watch after a time between these; c
 # An idle watch brings a bookmark about every minute. Twice that and a half without a byte: the
 # connection is dead, even where TCP has not noticed.
 _SILENCE_S = 150.0
-_OFTEN_S = 60.0  # a server that says 410 again so soon is given time
+_OFTEN_S = 60.0  # a server that says 410 again so soon is given time, if it has not just had some
 _SHORT_S = 5.0  # a watch that ends sooner is not followed by another at once
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
@@ -92,6 +92,7 @@ class Reflector(Generic[T]):
         self._resumes = False  # whether the next watch takes up an earlier one
 
         self._expired_at = float("-inf")  # when a version was last too old
+        self._rested_s = 0.0  # right before the present try
         self.lists = 0  # whole reads, paged or streamed
         self.watches = 0  # watches that the server accepted
         self.restarts = 0  # of them, those that took up an earlier one where it ended
@@ -109,6 +110,7 @@ class Reflector(Generic[T]):
         """Until cancelled."""
         while True:
             began = self._clock.time()
+            rested_s, self._rested_s = self._rested_s, 0.0
             try:
                 if self.version is None and not self._streams_lists:
                     await self._list()
@@ -122,8 +124,10 @@ class Reflector(Generic[T]):
                     self._streams_lists = False
                     continue
                 if status == 410:
+                    # Whoever rests for long may miss what the server remembers: no reason for more.
+                    has_rested = rested_s > _SHORT_S and self.version is not None
                     self._version = self._last = None
-                    if began - self._expired_at > _OFTEN_S:  # the server is there: read at once
+                    if has_rested or began - self._expired_at > _OFTEN_S:  # it is there: read now
                         self._expired_at = began
                         self._tell(error)
                         continue
@@ -159,7 +163,9 @@ class Reflector(Generic[T]):
 
     async def _rest(self, error: ApiError | TransportError) -> None:
         self._tell(error)
+        began = self._clock.time()
         await self._backoff.pause(error.retry_after if isinstance(error, ApiError) else None)
+        self._rested_s = self._clock.time() - began
 
     # The whole, in pages
 

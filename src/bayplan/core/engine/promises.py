@@ -155,6 +155,15 @@ class Promises:
                 found[pod.uid] = self._release(holds[0])
         return found
 
+    def own(self, pod: Pod) -> Pod:
+        """What is held for the pod while others go for it. A worker's is among the places that its
+        job is told of: nobody else gets it, either."""
+        grant = self.grants.get(pod.elastic)
+        if grant is None or not self.granted(pod):
+            return pod
+        there = self._state(grant, self._promised_otherwise())[0]
+        return replace(pod, priority=FIRST) if there < grant.places else pod
+
     def _release(self, uid: str) -> int:
         row = self._cluster.holds.rows[uid]
         self._cluster.holds.release(uid)
