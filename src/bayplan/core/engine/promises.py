@@ -158,8 +158,8 @@ class Promises:
     def own(self, pod: Pod) -> Pod:
         """What is held for the pod while others go for it. A worker's is among the places that its
         job is told of: nobody else gets it, either."""
-        grant = self.grants.get(pod.elastic)
-        if grant is None or not self.granted(pod):
+        grant = self._grant_of(pod)
+        if grant is None:
             return pod
         there = self._state(grant, self._promised_otherwise())[0]
         return replace(pod, priority=FIRST) if there < grant.places else pod
