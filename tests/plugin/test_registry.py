@@ -20,7 +20,7 @@ from bayplan.core.model.events import (
 )
 from bayplan.core.model.nodes import Image
 from bayplan.core.model.numa import Policy, Topology, Zone
-from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, Spread, ZoneAsk
+from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, RowKey, Spread, ZoneAsk
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint, Toleration
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.model.volumes import ONE_POD, Claim, StorageClass, Volume
@@ -210,6 +210,11 @@ class RejectsInWords(Sound):
         return "no"
 
 
+class BreaksItsWord(Sound):
+    def concerns(self, row: RowKey) -> bool:
+        return False
+
+
 class DoesNotSay(Sound):
     reads = None  # type: ignore[assignment]
 
@@ -231,6 +236,7 @@ def test_a_sound_plugin_passes(cluster: Cluster) -> None:
         (DoesNotSay, "does not say what it reads"),
         (RejectsByLabel, "depends on labels"),
         (RejectsInWords, "not a Reason"),
+        (BreaksItsWord, "does not concern it"),
     ],
 )
 def test_the_checker_finds_the_fault(plugin: type, fault: str, cluster: Cluster) -> None:

@@ -7,8 +7,8 @@
 
 It holds a plugin to what the engine relies on: the same answer for a row whether it is asked
 alone, in a handful, or with all others; the same answer twice; no answer that depends on labels,
-for static and load plugins and those that say so; codes that stand for reasons and scores within 0
-to 100; and not one write to the cluster.
+for static and load plugins and those that say so; nothing about row keys that do not concern it;
+codes that stand for reasons and scores within 0 to 100; and not one write to the cluster.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Reason
-from bayplan.core.plugins.hooks import MAX_SCORE, Ask, IgnoresLabels, Normalise, Reads
+from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Concerns, IgnoresLabels, Normalise, Reads
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
 from bayplan.core.state.view import View
@@ -59,6 +59,8 @@ def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluste
     if (_answer(plugin, method, ask, View(cluster)) != whole).any():
         raise PluginFault(f"{where} gave another answer the second time")
     _check_values(plugin, where, method, ask, whole)
+    if isinstance(plugin, Concerns) and not plugin.concerns(ask.pod.row) and whole.any():
+        raise PluginFault(f"{where} has an answer, but says that the row key does not concern it")
     alive = np.flatnonzero(cluster.alive[: cluster.height])
     if method != "score" or plugin.reads is not Reads.CLUSTER:
         _check_parts(plugin, where, method, ask, cluster, whole, alive)

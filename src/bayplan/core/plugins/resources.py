@@ -185,13 +185,13 @@ class NodeResourcesFit:
         needs: Needs | None = ask.demand.memo.get(self)
         if needs is None:
             demand = ask.demand
-            need = demand.need
-            ignored = [name for name in demand.columns if self._ignores(name)]
-            if ignored:
+            need, unknown = demand.need, demand.unknown
+            if self._ignoring:
+                ignored = [at for name, at in demand.columns.items() if self._ignores(name)]
                 need = need.copy()
-                need[[demand.columns[name] for name in ignored]] = NOT_ASKED
-            unknown = any(not self._ignores(name) for name in demand.unknown)
-            needs = demand.memo[self] = Needs(need[:, np.newaxis], unknown)
+                need[ignored] = NOT_ASKED
+                unknown = tuple(name for name in unknown if not self._ignores(name))
+            needs = demand.memo[self] = Needs(need[:, np.newaxis], bool(unknown))
         return needs
 
     def _reasons(self, ask: Ask) -> "Reasons":
