@@ -12,7 +12,7 @@ from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Hopeless, Reads, 
 from bayplan.core.state.arrays import Codes, Ints, Mask
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.demand import NOT_ASKED, PODS, SCORED_CPU, SCORED_MEMORY
-from bayplan.core.state.view import View
+from bayplan.core.state.view import Line, View
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 # Constants as arrays: NumPy converts a Python number anew on every call.
@@ -100,6 +100,10 @@ class NodeResourcesFit:
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         needs = self._needs(ask)
+        few = None if view.exact or needs.unknown else view.few
+        if few is not None:
+            asked = needs.asked
+            return np.array([any(free[at] < amount for at, amount in asked) for free, _ in few])
         short = view.free < needs.need
         if view.exact:
             spelled = self._reasons(ask)
@@ -134,6 +138,9 @@ class NodeResourcesFit:
             ask.demand.memo[self._strategy] = asked
         if not asked.columns:
             return np.zeros(len(view), dtype=np.int64)
+        few = None if self._strategy.type == "RequestedToCapacityRatio" else view.few
+        if few is not None:
+            return np.array([self._filled(asked, line) for line in few])
         capacity = view.allocatable[asked.where]
         left = view.free[asked.where] - asked.request
         np.maximum(left, ZERO, out=left)
@@ -158,6 +165,19 @@ class NodeResourcesFit:
         else:
             mean = asked.weights.dot(scores) // asked.weight
         return mean
+
+    def _filled(self, asked: "Scored", line: Line) -> int:
+        """The same for one row."""
+        free, allocatable = line
+        total = weights = 0
+        for column, amount, weight in asked.one_by_one:
+            capacity = allocatable[column]
+            if capacity > 0:
+                left = max(free[column] - amount, 0)
+                part = left if self._strategy.type == "LeastAllocated" else capacity - left
+                total += weight * (part * MAX_SCORE // capacity)
+                weights += weight
+        return total // max(weights, 1)
 
     def _ratio(self, asked: "Scored", percent: Ints, present: Mask | None) -> Ints:
         """RequestedToCapacityRatio: resources that score nothing do not weigh either."""
@@ -191,7 +211,9 @@ class NodeResourcesFit:
                 need = need.copy()
                 need[ignored] = NOT_ASKED
                 unknown = tuple(name for name in unknown if not self._ignores(name))
-            needs = demand.memo[self] = Needs(need[:, np.newaxis], bool(unknown))
+            amounts = enumerate(need.tolist())
+            asked = tuple((at, amount) for at, amount in amounts if amount != NOT_ASKED)
+            needs = demand.memo[self] = Needs(need[:, np.newaxis], asked, bool(unknown))
         return needs
 
     def _reasons(self, ask: Ask) -> "Reasons":
@@ -248,9 +270,13 @@ class NodeResourcesBalancedAllocation:
             ask.demand.memo[self] = asked
         if asked.best_effort:
             return None
+        is_pair = asked.width == 2 and view.cluster.lacked.isdisjoint(asked.columns)
+        few = view.few if is_pair else None
+        if few is not None:
+            return np.array([gain_of(asked, line) for line in few])
         capacity = view.allocatable[asked.where]
         used = capacity - view.free[asked.where]
-        if asked.width == 2 and view.cluster.lacked.isdisjoint(asked.columns):
+        if is_pair:
             both = used[:, np.newaxis] + asked.with_and_without  # resources × 2 × rows
             fractions = both / capacity[:, np.newaxis]
             np.minimum(fractions, WHOLE, out=fractions)
@@ -268,6 +294,20 @@ class NodeResourcesBalancedAllocation:
         return gain
 
 
+def gain_of(asked: "Scored", line: Line) -> int:
+    """NodeResourcesBalancedAllocation for one row, and two resources that it has."""
+    free, allocatable = line
+    (first, first_amount, _), (second, second_amount, _) = asked.one_by_one
+    one, other = float(allocatable[first]), float(allocatable[second])
+    used, also = allocatable[first] - free[first], allocatable[second] - free[second]
+
+    def balance(used: int, also: int) -> int:
+        return int((2.0 - abs(min(used / one, 1.0) - min(also / other, 1.0))) * 50.0)
+
+    gain = balance(used + first_amount, also + second_amount) - balance(used, also)
+    return gain + 3 * MAX_SCORE // 2 >> 1
+
+
 def through(served: Sequence[str]) -> Reason:
     names = ", ".join(served)
     return Reason(
@@ -282,6 +322,7 @@ class Needs(Struct, frozen=True):
     """What NodeResourcesFit compares for one demand."""
 
     need: Ints  # resources × 1
+    asked: tuple[tuple[int, int], ...]  # the same: column, amount
     unknown: bool  # a resource is asked that no node has
 
 
@@ -306,6 +347,7 @@ class Scored(Struct, frozen=True):
     with_and_without: Ints  # the request, and nothing: resources × 2 × 1
     best_effort: bool  # requests none of the configured resources
     columns: tuple[int, ...]
+    one_by_one: tuple[tuple[int, int, int], ...]  # column, request, weight
 
 
 def scored_columns(
@@ -336,6 +378,7 @@ def scored_columns(
         columns=tuple(columns),
         weights=np.array(weights, dtype=np.int64),
         weight=sum(weights),
+        one_by_one=tuple(zip(columns, amounts, weights, strict=True)),
         best_effort=best_effort,
     )
 

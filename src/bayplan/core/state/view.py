@@ -10,12 +10,17 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.labels import LabelColumn
 from bayplan.core.state.pools import Lines
 
+FEW = 2  # rows; for so few, arithmetic in Python costs less than NumPy's calls do
+
+Line = tuple[list[int], list[int]]  # of one row: free and allocatable amounts by resource
+
 
 class View:
     """The rows `rows`, or every row when it is None. Arrays are gathered once and shared."""
 
     __slots__ = (
         "_allocatable",
+        "_few",
         "_free",
         "answers",
         "cluster",
@@ -32,6 +37,7 @@ class View:
         self.exact = False  # whether codes must say why; if not, any code but 0 refuses
         self.feasible: Mask | None = None  # for scores of cluster plugins: the rows that passed
         self.answers: dict[object, Any] = {}  # what a plugin keeps between its hooks
+        self._few: list[Line] | None = None
         self._free: Ints | None = None
         self._allocatable: Ints | None = None
 
@@ -53,6 +59,16 @@ class View:
             lines = amounts[: self.size] if rows is None else amounts.take(rows, axis=0)
             self._allocatable = lines.T.copy()
         return self._allocatable
+
+    @property
+    def few(self) -> list[Line] | None:
+        """Row by row, where there are few of them. A plugin that looks at amounts one by one there
+        must say what it says of columns."""
+        if self._few is None and self.rows is not None and 0 < self.size <= FEW:
+            free, allocatable = self.cluster.free, self.cluster.allocatable
+            rows: list[int] = self.rows.tolist()
+            self._few = [(free[row].tolist(), allocatable[row].tolist()) for row in rows]
+        return self._few
 
     @property
     def feasible_rows(self) -> Rows:
