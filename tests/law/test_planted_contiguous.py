@@ -48,8 +48,8 @@ BUGS = (
     Bug(
         "what-nobody-knows-is-free",
         "core/plugins/devices.py",
-        "codes[unknown > 0] = UNKNOWN",
-        "codes[unknown > 1 << 40] = UNKNOWN",
+        "if unknown := table.unknown[row]:",
+        "if (unknown := table.unknown[row]) == NO_POOL:",
         "what nobody knows closes the class",
     ),
 )

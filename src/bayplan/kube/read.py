@@ -348,10 +348,10 @@ class Reader:
 
     def _held(self, row: RowKey, node: str, metadata: wire.PodMetadata) -> Holding | None:
         """What a bound pod holds. What stands on a pod that is not bound says nothing."""
-        if not node or not (row.devices or metadata.annotations is not None):
+        if not node or not (noted := _noted(metadata)):
             return None
         names = [name for name, _ in row.requests]
-        return bound_holding(row.devices, node, _noted(metadata), self._vendors, names)
+        return bound_holding(row.devices, node, noted, self._vendors, names)
 
     def _row(
         self, spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bool
