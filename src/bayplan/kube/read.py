@@ -6,6 +6,7 @@ fills in only what kube-scheduler itself takes for granted; `defaults` does the 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from sys import intern
 from typing import Any, TypeVar
 
@@ -411,10 +412,16 @@ def is_terminal(pod: wire.Pod) -> bool:
     return pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
 
 
+@cache
+def _decoder(kind: type[W]) -> msgspec.json.Decoder[W]:
+    return msgspec.json.Decoder(kind)
+
+
 def decode(source: Source, kind: type[W], what: str) -> W:
     """An object of this kind; `what` is how to call one whose name cannot be found."""
     try:
-        return msgspec.json.decode(json_of(source), type=kind)
+        found: W = _decoder(kind).decode(json_of(source))
+        return found
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         why, field = located(error)
         raise Unreadable(_guess(source, what), field, why or type(error).__name__) from None

@@ -15,9 +15,9 @@ def annotations_of(placement: Placement, vendors: Vendors, wall: float) -> dict[
     noted: dict[str, str] = {}
     if placement.held:
         noted[ASSIGNMENT] = write_assignment(Assignment(placement.node, placement.held))
-    lists = plain_lists(placement.held, vendors)
-    noted |= {f"{IDS}/{container}": text for container, text in lists.items()}
-    noted |= annotations_of_neuron(placement.held, vendors, wall)
+        lists = plain_lists(placement.held, vendors)
+        noted |= {f"{IDS}/{container}": text for container, text in lists.items()}
+        noted |= annotations_of_neuron(placement.held, vendors, wall)
     for ask in asks:
         found = vendors.resources.get(ask.resource)
         if found is not None and found[1].timestamp:

@@ -23,7 +23,7 @@ def placement(cluster: Cluster, profile: Profile, ask: Ask, row: int) -> Placeme
 def holding(placed: Placement) -> Pod:
     """The pod as it counts there."""
     pod = placed.pod
-    if not pod.row.devices:
+    if not pod.row.devices or (pod.held is None and not placed.held):
         return pod
     return replace(pod, held=holding_of(pod.row.devices, placed.held))
 

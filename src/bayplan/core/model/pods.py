@@ -79,7 +79,7 @@ class RowKey(Struct, frozen=True, cache_hash=True):
         """What is asked for as a partition, which is no node's own."""
         if not self.devices:
             return ()
-        return tuple(ask for ask in self.devices if ask.kind == "partition")
+        return tuple([ask for ask in self.devices if ask.kind == "partition"])
 
     @property
     def plain(self) -> "RowKey":
