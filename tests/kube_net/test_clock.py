@@ -77,3 +77,26 @@ def test_a_cancelled_one_is_cancelled(clock: RealClock) -> None:
             await task
 
     asyncio.run(story())
+
+
+def test_those_that_are_over_leave_nothing(clock: RealClock) -> None:
+    async def story() -> int:
+        for length_s in range(1, 200):
+            assert not await late(clock, float(length_s), 0.0)
+        return len(clock._limits)
+
+    assert asyncio.run(story()) == 0
+
+
+def test_one_that_was_made_long_before_still_ends(clock: RealClock) -> None:
+    async def story() -> bool:
+        limit = clock.timeout(SHORT_S)
+        assert await late(clock, SHORT_S, 9.0)
+        try:
+            async with limit:
+                await asyncio.sleep(9.0)
+        except TimeoutError:
+            return True
+        return False
+
+    assert asyncio.run(story())

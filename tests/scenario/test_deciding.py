@@ -4,7 +4,7 @@ import pytest
 
 from bayplan.core.engine.profile import Enabled, PluginSet, ProfileConfig
 from bayplan.core.model import effects as do
-from bayplan.core.model.events import NodeGone, NodeSeen, PodUnreadable
+from bayplan.core.model.events import NodeGone, NodeSeen, PodSeen, PodUnreadable
 from bayplan.core.model.nodes import Node
 from bayplan.core.model.pods import AffinityTerm, HostPort, Spread
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Toleration
@@ -69,6 +69,17 @@ def test_a_refused_pod_rests_but_its_equals_are_tried() -> None:
 
     world.submit("third", gpus=8)
     assert world.running() == {"third": "a"}
+
+
+def test_a_pod_whose_labels_changed_while_it_waited_rests_too() -> None:
+    world = World(n=0)
+    for waits in (pod("a", 1), pod("b", 1), pod("a", 1, labels={"x": "y"})):
+        world.engine.handle(PodSeen(waits), world.now)
+    world.tick()
+    waiter, group = world.engine.waiting.pods["uid-a"]
+
+    assert waiter.rested_at > world.now
+    assert all(uid != "uid-a" for _, _, uid in group.awake)
 
 
 @pytest.mark.parametrize(("attempts", "rest_s"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (9, 10)])

@@ -11,7 +11,8 @@ from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.devices import Device
 from bayplan.core.model.grants import Confirmed, Grant, elastic_key
-from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, Worker
+from bayplan.core.model.groups import Patience
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort, Lifecycle, Worker
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.model.utilisation import DeviceUse, NodeUse, PodUse
 from bayplan.core.state import laws
@@ -563,3 +564,73 @@ def test_a_worker_that_gets_another_owner_counts_for_that() -> None:
     world.see(replace(held, worker=Worker(A, "new")))
     world.tick()
     assert confirmed(world, A).places == 2
+
+
+def awaiting(world: World) -> None:
+    """A worker waits for another's end, and then for its place; a more important pod comes."""
+    assert "uid-w" in world.engine.nominations
+    world.submit("vip", gpus=1, priority=100)
+    world.finish("old")
+    world.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("events", "wrong"),
+    [
+        ([on.GrantGone(A)], ""),
+        ([on.GrantSeen(grant(A, 0, generation=2, priority=10))], ""),
+        ([], "no such thing"),
+    ],
+    ids=["gone", "shrunk", "wrong"],
+)
+def test_a_place_that_is_promised_no_more_is_as_anybodys(
+    events: list[on.Event], wrong: str
+) -> None:
+    world = World(n=1)
+    world.see(pod("old", 1, node="n"))
+    grants(world, grant(A, 1, priority=10, wrong=wrong))
+    worker(world, A, "w", priority=10)
+    for event in events:
+        world.tell(event)
+    awaiting(world)
+    assert set(world.running()) == {"vip"}
+
+
+def test_a_place_is_kept_against_everybody_also_when_the_grant_comes_late() -> None:
+    world = World(n=1)
+    world.see(pod("old", 1, node="n"))
+    worker(world, A, "w", priority=10)
+    grants(world, grant(A, 1, priority=10))
+    assert confirmed(world, A).places == 1
+    awaiting(world)
+    assert set(world.running()) == {"w"}
+
+
+def test_a_nominated_worker_keeps_its_place_after_a_restart() -> None:
+    world = World(n=1)
+    going = Lifecycle(preempted=True)
+    world.see(pod("old", 1, node="n", terminating=True, lifecycle=going))
+    grants(world, grant(A, 1, priority=10))
+    world.see(pod("w", 1, worker=Worker(A), priority=10, nominated="n"))
+    awaiting(world)
+    assert set(world.running()) == {"w"}
+
+
+def test_places_that_are_kept_until_others_end_are_told_and_kept() -> None:
+    gang = Gang("default/a", 2)
+    world = World(n=2, patience=Patience(reserve_s=5))
+    ends = Lifecycle(run_s=1000.0)
+    for name in ("o0", "o1"):
+        times: dict[str, Any] = {"created_s": 50.0, "started_s": 50.0}
+        world.see(pod(name, 1, node="n", priority=10, lifecycle=ends, **times))
+    grants(world, grant(A, 2, priority=10, gang=gang))
+    for name in ("w0", "w1"):
+        waits = pod(name, 1, created_s=1.0, worker=Worker(A), priority=10, gang=gang)
+        world.engine.handle(on.PodSeen(waits), world.now)
+    world.tick()
+    for seconds in (6, 20, 20):
+        world.wait(seconds)
+    told = confirmed(world, A).places
+    world.submit("vip", gpus=1, priority=100)
+    assert world.engine.nominations.owners
+    assert (told, confirmed(world, A).places) == (2, 2)

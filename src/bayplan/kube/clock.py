@@ -7,7 +7,6 @@ way of waiting; what to do after it is the caller's business.
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol
@@ -46,44 +45,53 @@ class RealClock:
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         if seconds is None or seconds < _SHARED_S:
             return asyncio.timeout(seconds)
-        limits = self._limits.get(seconds)
-        if limits is None:
-            limits = self._limits[seconds] = _Limits(seconds, self._limits.pop)
-        return _Limit(limits)
+        return _Limit(self._limits, seconds)
 
 
 class _Limits:
-    """Time-outs of one length. They end in the order in which they began, so one timer does for
-    all of them: one for each would be a tenth of the CPU time of a request."""
+    """Time-outs of one length that are under way. They end in the order in which they began, so one
+    timer does for all of them: one for each would be a tenth of the CPU time of a request."""
 
-    def __init__(self, seconds: float, drop: Callable[[float], object]) -> None:
-        self._seconds, self._drop = seconds, drop
-        self._loop = asyncio.get_running_loop()
-        self.ends: dict[asyncio.Timeout, float] = {}  # the oldest first
-        self._loop.call_later(seconds, self._look)
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._loop = seconds, asyncio.get_running_loop()
+        self._ends: dict[asyncio.Timeout, float] = {}  # the oldest first
+        self._timer: asyncio.TimerHandle | None = None
 
     def add(self, limit: asyncio.Timeout) -> None:
-        self.ends[limit] = self._loop.time() + self._seconds
+        at = self._ends[limit] = self._loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = self._loop.call_at(at, self._look)
+
+    def remove(self, limit: asyncio.Timeout) -> bool:
+        """Whether none is under way any more: then there is nothing to wait for."""
+        self._ends.pop(limit, None)
+        if not self._ends and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return not self._ends
 
     def _look(self) -> None:
         """What is late ends; the timer then waits for the next."""
-        while self.ends:
-            limit, at = next(iter(self.ends.items()))
+        self._timer = None
+        while self._ends:
+            limit, at = next(iter(self._ends.items()))
             if at > self._loop.time():
-                self._loop.call_at(at, self._look)
+                self._timer = self._loop.call_at(at, self._look)
                 return
-            del self.ends[limit]
+            del self._ends[limit]
             limit.reschedule(at)
-        self._drop(self._seconds)
 
 
 class _Limit:
-    def __init__(self, limits: _Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: dict[float, _Limits], seconds: float) -> None:
+        self._by_length, self._seconds = limits, seconds
         self._limit = asyncio.timeout(None)
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
+        self._limits = self._by_length.get(self._seconds)
+        if self._limits is None:
+            self._limits = self._by_length[self._seconds] = _Limits(self._seconds)
         self._limits.add(self._limit)
 
     async def __aexit__(
@@ -92,7 +100,8 @@ class _Limit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._limits.ends.pop(self._limit, None)
+        if self._limits is not None and self._limits.remove(self._limit):
+            self._by_length.pop(self._seconds, None)
         await self._limit.__aexit__(kind, error, trace)
 
 

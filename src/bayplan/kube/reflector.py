@@ -110,7 +110,7 @@ class Reflector(Generic[T]):
         """Until cancelled."""
         while True:
             began = self._clock.time()
-            rested_s, self._rested_s = self._rested_s, 0.0
+            rested_s, self._rested_s, knew = self._rested_s, 0.0, self.version is not None
             try:
                 if self.version is None and not self._streams_lists:
                     await self._list()
@@ -125,7 +125,7 @@ class Reflector(Generic[T]):
                     continue
                 if status == 410:
                     # Whoever rests for long may miss what the server remembers: no reason for more.
-                    has_rested = rested_s > _SHORT_S and self.version is not None
+                    has_rested = rested_s > _SHORT_S and knew
                     self._version = self._last = None
                     if has_rested or began - self._expired_at > _OFTEN_S:  # it is there: read now
                         self._expired_at = began

@@ -161,7 +161,7 @@ class Deciding:
         self, waiter: Waiter, placed: Placement, plan: Plan, refusal: Refusal, now: float
     ) -> list[do.Effect]:
         pod, row = waiter.pod, self._cluster.rows[plan.node]
-        self._nominations.keep(self._promises.own(placing.holding(placed)), row, pod.uid)
+        self._nominations.keep(placing.holding(placed), row, pod.uid)
         effects = self.preempting.doom(pod, plan.node, plan.victims, pod.uid)
         self._nominations.doom(plan.leaving, pod.uid)  # told before, perhaps for a higher priority
         waiter.pod = replace(pod, nominated=plan.node)

@@ -351,8 +351,7 @@ class GangDeciding:
             going.setdefault(victim.node, []).append(victim.pod)
         told: dict[str, str] = {}  # by uid: the node that is kept for it
         for placed in plan.placements:
-            held = self._promises.own(placing.holding(placed))
-            self._nominations.keep(held, rows[placed.node], turn.key)
+            self._nominations.keep(placing.holding(placed), rows[placed.node], turn.key)
             told[placed.pod.uid] = placed.node
             here = going.pop(placed.node, [])
             effects += self._preempting.doom(placed.pod, placed.node, here, turn.key)

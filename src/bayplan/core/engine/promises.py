@@ -98,7 +98,7 @@ class Promises:
             case on.ConfirmFailed(key) if key in self.told:
                 self._settled.pop(key, None)
                 self.told[key] = self.grants[key].confirmed
-        self.is_due = self.is_kept
+        self.is_due = True  # also when it was the last: what was kept for it is as anybody's
 
     def _see(self, grant: Grant) -> None:
         if grant.pod.scheduler not in self._verdicts:
@@ -155,15 +155,6 @@ class Promises:
                 found[pod.uid] = self._release(holds[0])
         return found
 
-    def own(self, pod: Pod) -> Pod:
-        """What is held for the pod while others go for it. A worker's is among the places that its
-        job is told of: nobody else gets it, either."""
-        grant = self._grant_of(pod)
-        if grant is None:
-            return pod
-        there = self._state(grant, self._promised_otherwise())[0]
-        return replace(pod, priority=FIRST) if there < grant.places else pod
-
     def _release(self, uid: str) -> int:
         row = self._cluster.holds.rows[uid]
         self._cluster.holds.release(uid)
@@ -174,6 +165,7 @@ class Promises:
     def settle(self) -> tuple[list[do.Effect], bool]:
         """What is to be said of which grant; and whether anybody's chances are better."""
         self.is_due, better = False, self._recheck()
+        better |= self._rank()
         otherwise = self._promised_otherwise()
         for key in [key for key in self.places if key not in self.grants]:
             better |= self._trim(key, 0)
@@ -258,10 +250,30 @@ class Promises:
 
     def _promised_otherwise(self) -> Counter[str]:
         """By key: workers that wait, and for whom a place of their own is kept."""
+        found = map(self._grant_of, self._nominated())
+        return Counter(grant.key for grant in found if grant is not None)
+
+    def _nominated(self) -> list[Pod]:
+        """The pods that wait, and for whom a place of their own is kept."""
         waiting = self._waiting.pods
         owners = (uid for uid in self._nominations.owners if uid in waiting)
-        pods = (waiting[uid][0].pod for uid in owners if uid in self._nominations)
-        return Counter(grant.key for grant in map(self._grant_of, pods) if grant is not None)
+        return [waiting[uid][0].pod for uid in owners if uid in self._nominations]
+
+    def _rank(self) -> bool:
+        """The job is told of such places, as far as it has a grant for them: then nobody else gets
+        them, either. Whether some of them lose that."""
+        holds, left, lower = self._cluster.holds, dict[str, int](), False
+        for pod in self._nominated():
+            rank, grant = pod.priority, self._grant_of(pod)
+            if grant is not None and not grant.wrong:
+                there = sum(map(len, self._there(grant)))
+                left[grant.key] = left.get(grant.key, grant.places - there) - 1
+                rank = FIRST if left[grant.key] >= 0 else rank
+            held = holds.pods[holds.rows[pod.uid]][pod.uid]
+            if held.priority != rank:
+                lower |= rank < held.priority
+                holds.hold(replace(held, priority=rank), self._release(pod.uid))
+        return lower
 
     def _trim(self, key: str, wanted: int) -> bool:
         """Gives back what is too much. Whether it was."""

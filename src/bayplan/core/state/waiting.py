@@ -261,7 +261,7 @@ class Waiting:
 
     def _rest(self, waiter: Waiter, group: Group, now: float) -> None:
         self.back_off(waiter, now)
-        if group.awake and group.awake[0][2] == waiter.pod.uid:
+        while group.awake and group.awake[0][2] == waiter.pod.uid:  # twice, if it was put back
             heappop(group.awake)
         heappush(group.resting, (waiter.rested_at, waiter.arrival, waiter.pod.uid))
         self._timer(waiter.rested_at, group, REST)
