@@ -427,20 +427,6 @@ NODES = (
         "matchFields NotIn excludes a node by name",
     ),
     Bug(
-        "one-node-any-selector",
-        NODE_AFFINITY,
-        "if any(labels.get(label) != value for",
-        "if all(labels.get(label) != value for",
-        "one node alone must have every label of the node selector",
-    ),
-    Bug(
-        "one-node-broken-term",
-        NODE_AFFINITY,
-        "if term.broken or node.name in term.name_not_in:",
-        "if term.broken:",
-        "matchFields NotIn excludes one node that is asked alone",
-    ),
-    Bug(
         "affinity-not-normalised",
         NODE_AFFINITY,
         "return raw if high == 0 else MAX_SCORE * raw // high",

@@ -37,6 +37,7 @@ class Clock(RealClock):
     now = 1_767_225_600.0
 
     def __init__(self) -> None:
+        super().__init__()
         self.slept: list[float] = []
         self.sixth: Callable[[], None] = lambda: None  # called in the sixth sleep
 
