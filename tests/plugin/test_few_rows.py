@@ -40,7 +40,7 @@ def clusters(rng: random.Random) -> World:
     for number in range(rng.randint(1, 6)):
         labels = {key: rng.choice("12x") for key in "ab" if rng.random() < 0.7}
         has = {"cpu": rng.choice((0, 999, 64_000)), "memory": rng.choice((0, GIB, (1 << 53) - 1))}
-        world.node(f"n{number}", rng.choice((0, 8)), allocatable=has, labels=labels)
+        world.node(f"n{number}", rng.choice((0, 1, 8)), allocatable=has, labels=labels)
         for at in range(rng.randint(0, 3)):
             uses = {"cpu": rng.choice((0, 333, 50_000)), "memory": rng.choice((0, GIB // 2))}
             world.see(pod(f"p{number}-{at}", rng.choice((0, 1)), node=f"n{number}", **uses))
