@@ -32,9 +32,11 @@ from bayplan.kube.elastic import (
     horovod_names,
     read_job,
 )
+from bayplan.kube.gangs import minimum_of
 from bayplan.kube.read import Reader, Unreadable
 from bayplan.kube.reflector import Watched
 from bayplan.kube.rows import amounts
+from bayplan.kube.terms import Wrong
 
 log = logging.getLogger("bayplan")
 
@@ -362,9 +364,12 @@ class Cluster:
 
 def _waits_for(notes: _Notes) -> int:
     """Of an ElasticJob's worker in its job's gang, which has the job's name."""
-    text = notes.gang_min or ""
-    is_number = text.isascii() and text.isdigit() and len(text) < 10
-    return int(text) if is_number and notes.gang == notes.elastic else 0
+    if notes.gang_min is None or notes.gang != notes.elastic:
+        return 0
+    try:
+        return minimum_of(notes.gang_min)
+    except Wrong:  # so the scheduler does not start it either
+        return 0
 
 
 def _object(raw: Raw) -> tuple[Place, Json]:

@@ -90,7 +90,7 @@ def gang_of(words: Words, namespace: str) -> Gang:
         return Gang(group_key(source, namespace, name), grouped=True)
     return Gang(
         f"{namespace}/{name}",
-        _minimum(words.minimum),
+        minimum_of(words.minimum),
         *topology(words.near, words.within, words.spread, words.across),
     )
 
@@ -164,7 +164,8 @@ def _same_kind(one: str, other: str) -> bool:
     return {one, other} == {*NAMES[1:3]}
 
 
-def _minimum(text: str | None) -> int:
+def minimum_of(text: str | None) -> int:
+    """How many start together at least."""
     if text is None:
         return 1
     number = base10(text)

@@ -427,8 +427,7 @@ class Cluster:
             self.index.add(pod)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
-        if pod.use is not None or pod.held is not None or pod.row.devices:
-            self.uses.count(pod, row, 1)
+        self.uses.count(pod, row, 1)
         self.load_log.append(row)
         self._done(self._remove, pod.uid)
 
@@ -455,8 +454,7 @@ class Cluster:
             self.estates.take(pod, -1)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
-        if pod.use is not None or pod.held is not None or pod.row.devices:
-            self.uses.count(pod, row, -1)
+        self.uses.count(pod, row, -1)
         self.load_log.append(row)
         self._done(self._place, pod, row)
 

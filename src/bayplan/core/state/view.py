@@ -47,17 +47,13 @@ class View:
     @property
     def free(self) -> Ints:  # resources × rows
         if self._free is None:
-            rows, free = self.rows, self.cluster.free
-            lines = free[: self.size] if rows is None else free.take(rows, axis=0)
-            self._free = lines.T.copy()
+            self._free = self._take(self.cluster.free).T.copy()
         return self._free
 
     @property
     def allocatable(self) -> Ints:  # resources × rows
         if self._allocatable is None:
-            rows, amounts = self.rows, self.cluster.allocatable
-            lines = amounts[: self.size] if rows is None else amounts.take(rows, axis=0)
-            self._allocatable = lines.T.copy()
+            self._allocatable = self._take(self.cluster.allocatable).T.copy()
         return self._allocatable
 
     @property
