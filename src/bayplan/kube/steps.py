@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bayplan.core.model import steps
 from bayplan.core.model.pods import Pod
-from bayplan.core.model.steps import MOST_COUNTED, Step
+from bayplan.core.model.steps import MOST_COUNTED, MOST_STEPS, Step
 from bayplan.kube.manifests import BadFile, load_objects
 from bayplan.kube.read import json_of
 from bayplan.kube.terms import located
@@ -135,8 +135,11 @@ def body_of(text: bytes) -> bytes:
 
 
 def read_steps(body: bytes, pod_of: PodOf) -> list[Step]:
-    """A question as JSON."""
-    return [_step(raw, pod_of) for raw in _raw_steps(body)]
+    """A question as JSON. Too many steps are not read one by one."""
+    raw_steps = _raw_steps(body)
+    if len(raw_steps) > MOST_STEPS:
+        raise BadQuestion(f"a question may have {MOST_STEPS} steps, not {len(raw_steps)}")
+    return [_step(raw, pod_of) for raw in raw_steps]
 
 
 def read_fits(body: bytes, pod_of: PodOf) -> Step:

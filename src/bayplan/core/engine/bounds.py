@@ -26,7 +26,7 @@ class TooLong(Exception):
 class Limits(Struct, frozen=True):
     """Of one question."""
 
-    steps: int = 1_000
+    steps: int = ask_for.MOST_STEPS
     nodes: int = 10_000  # new ones, all steps together
     members: int = 10_000  # of gangs, all steps together
     capacity: int = 100_000  # of one `capacity`

@@ -10,6 +10,7 @@ from bayplan.core.model.devices import Held
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Tally
 
+MOST_STEPS = 1_000  # of one question
 MOST_COUNTED = 10_000  # by one `capacity`, unless it says otherwise
 
 
