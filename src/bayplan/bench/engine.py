@@ -30,6 +30,7 @@ from bayplan.core.model.events import BindDone, NodeSeen, PodGone, PodSeen, Tick
 from bayplan.core.model.nodes import Image, Node, Pool
 from bayplan.core.model.pods import AffinityTerm, DeviceAsk, Pod, PodTerms, RowKey, Spread
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint, Toleration
+from bayplan.scheduler.loop import GC_THRESHOLDS
 
 GIB = 1 << 30
 GPUS = 8
@@ -387,7 +388,7 @@ def run(
         progress(f"{count} nodes: deciding")
         gc.collect()
         gc.freeze()
-        gc.set_threshold(100_000, 20, 100)
+        gc.set_threshold(*GC_THRESHOLDS)
         decided = 20_000 if count <= 10_000 else 5_000
         bare = BareLoop(count, seed)
         bare.run(KEYS * 10)

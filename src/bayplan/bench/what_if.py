@@ -3,7 +3,8 @@
 The engine has 10,000 nodes of 8 published devices, all held by pods of one device each. Between
 two questions a pod goes and another comes, so that no answer is the one before. A question goes the
 way of a `POST /v1/what-if` from where its body is read. Beside it runs the bare NumPy loop of
-`bench engine`, so that machines can be compared.
+`bench engine`, so that machines can be compared. The garbage collector is frozen after the filling
+and seldom runs, as in a live scheduler after its first list.
 """
 
 import gc
@@ -26,6 +27,7 @@ from bayplan.core.model.devices import Device, Held, HeldDevice
 from bayplan.core.model.holdings import holding_of
 from bayplan.core.model.nodes import Node, Pool
 from bayplan.core.model.pods import DeviceAsk, Gang, Pod, RowKey
+from bayplan.scheduler.loop import GC_THRESHOLDS
 
 GPU, GPUS = "nvidia.com/gpu", 8
 MEMORY_MIB = 81_920
@@ -107,6 +109,7 @@ class Full:
         times = []
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         for turn in range(count):
             self._turn += 1
             asked = step(turn)

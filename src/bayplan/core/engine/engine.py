@@ -6,8 +6,7 @@ one pod parks that pod and the next goes on; an exception while applying an even
 
 import math
 import traceback
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -133,16 +132,9 @@ class Engine:
                 self._facts.learn(event, now)
         return []
 
-    @contextmanager
-    def asked(self) -> Iterator[None]:
+    def asked(self) -> "Asked":
         """For a question: whatever it does in the block is undone, and leaves nothing behind."""
-        turns = [(each, each.turn) for each in self.preemption.values()]
-        try:
-            with self.cluster.visited(), self.cluster.trial():
-                yield
-        finally:
-            for each, turn in turns:
-                each.turn = turn
+        return Asked(self)
 
     def is_idle(self, now: float) -> bool:
         """Whether a Tick would do nothing."""
@@ -496,3 +488,23 @@ class Engine:
         if self.verdicts[pod.scheduler].ignores_labels:
             return key
         return (key, pod.namespace, tuple(sorted(pod.labels.items())))
+
+
+class Asked:
+    """See `Engine.asked`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._cluster = engine.cluster
+        self._turns = [(each, each.turn) for each in engine.preemption.values()]
+
+    def __enter__(self) -> None:
+        self._derived = self._cluster.derived()
+        self._trial = self._cluster.trial()
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._trial.__exit__(*error)
+        finally:
+            self._cluster.forget_derived(self._derived)
+            for each, turn in self._turns:
+                each.turn = turn

@@ -344,8 +344,7 @@ class Offers:
 
     def _refused(self, ask: Ask, row: int) -> str:
         """Why the pod does not fit on the row; empty if it does."""
-        view = View(self._cluster, np.array([row], dtype=np.intp))
-        code = int(self._verdicts.refusals(ask, view)[0])
-        if code >= 0:
+        code = self._verdicts.refusal(ask, row)
+        if not code:
             return ""
         return ", ".join(each.text for each in explain.reasons(self._verdicts, ask, code))

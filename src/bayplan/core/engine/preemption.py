@@ -324,9 +324,8 @@ class Preemption:
             for unit in units:
                 for resident in unit:
                     cluster.remove(resident.pod.uid)
-            view = View(cluster, np.array([row], dtype=np.intp))
-            code = int(self._verdicts.refusals(ask, view)[0])
-            if code < 0:
+            code = self._verdicts.refusal(ask, row)
+            if code:
                 return code
             pods = [resident.pod for unit in units for resident in unit]
             budgets = budgets_by_namespace(cluster.budgets.by_key.values())

@@ -217,8 +217,6 @@ class Verdicts:
         for number, codes in self._codes(ask, view):
             if codes is not None:
                 refused = merged(refused, number, codes)
-                if refused is not None and len(refused) == 1:
-                    break
         if refused is None:
             refused = np.zeros(len(view), dtype=np.int64)
         if view.rows is None and self.cluster.vacant:
@@ -235,6 +233,15 @@ class Verdicts:
         if view.rows is None and self.cluster.vacant:
             passed &= view.alive
         return passed
+
+    def refusal(self, ask: Ask, row: int) -> int:
+        """The same for one row."""
+        view = View(self.cluster, np.array([row], dtype=np.intp))
+        view.exact = True
+        for number, codes in self._codes(ask, view):
+            if codes is not None and (code := int(codes[0])):
+                return -(number << REASON_BITS) - code
+        return 0
 
     def takes(self, ask: Ask, row: int) -> bool:
         """Whether no plugin refuses the row."""
@@ -456,7 +463,7 @@ def put(verdict: Ints, codes: Codes | None) -> None:
 
 def merged(refused: Ints | None, number: int, codes: Codes) -> Ints | None:
     """Adds a plugin's refusals as numbers below 0; an earlier plugin's stay."""
-    if not (codes[0] if len(codes) == 1 else codes.any()):
+    if not codes.any():
         return refused
     ours = np.where(codes > 0, -(number << REASON_BITS) - codes.astype(np.int64), 0)
     return ours if refused is None else np.where(refused == 0, ours, refused)

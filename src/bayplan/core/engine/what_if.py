@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 
-import numpy as np
 from msgspec.structs import replace
 
 from bayplan.core.engine import explain, gangs, placing
@@ -27,7 +26,6 @@ from bayplan.core.model.steps import Answer, Answers, Changed, Counted, Failed, 
 from bayplan.core.model.verdicts import Refusal, Tally
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.podnames import PodNames
-from bayplan.core.state.view import View
 
 HOSTNAME = "kubernetes.io/hostname"
 # Taints that say how a node is at the moment; a new one is well.
@@ -382,9 +380,8 @@ def where(found: Placement | Refusal, victims: tuple[str, ...] = ()) -> Where:
 def refusal_on(verdicts: Verdicts, ask: Ask, row: int) -> Refusal | None:
     """Why the pod does not fit on the row; None if it does."""
     cluster = verdicts.cluster
-    view = View(cluster, np.array([row], dtype=np.intp))
-    code = int(verdicts.refusals(ask, view)[0])
-    if code >= 0:
+    code = verdicts.refusal(ask, row)
+    if not code:
         return None
     reasons = list(explain.reasons(verdicts, ask, code))
     tallies = {reason.text: Tally(1, (cluster.name(row),)) for reason in reasons}

@@ -15,6 +15,7 @@ from bayplan.core.state.demand import NOT_ASKED, PODS, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.view import Line, View
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
+SPELLED_FIRST = {name: at for at, name in enumerate(("pods", *NATIVE))}
 # Constants as arrays: NumPy converts a Python number anew on every call.
 ZERO, ONE, PERCENT, HALVES = (np.array(number) for number in (0, 1, MAX_SCORE, 3 * MAX_SCORE // 2))
 WHOLE, TWICE, FIFTY = np.array(1.0), np.array(2.0), np.array(50.0)
@@ -228,9 +229,7 @@ class NodeResourcesFit:
         reasons: list[Reason] = []
         unknown = 0
         served = [name for name in ask.demand.served if not self._ignores(name)]
-        names = (*ask.demand.columns, *ask.demand.unknown)
-        scalars = sorted(name for name in names if name not in (*NATIVE, "pods"))
-        for name in [n for n in ("pods", *NATIVE) if n in names] + scalars:
+        for name in sorted((*ask.demand.columns, *ask.demand.unknown), key=place_of):
             if self._ignores(name):
                 continue
             column = ask.demand.columns.get(name)
@@ -306,6 +305,11 @@ def gain_of(asked: "Scored", line: Line) -> int:
 
     gain = balance(used + first_amount, also + second_amount) - balance(used, also)
     return gain + 3 * MAX_SCORE // 2 >> 1
+
+
+def place_of(name: str) -> tuple[int, str]:
+    """Where the resource stands in a refusal."""
+    return SPELLED_FIRST.get(name, len(SPELLED_FIRST)), name
 
 
 def through(served: Sequence[str]) -> Reason:

@@ -17,7 +17,6 @@ placement writes, and a refresh gathers, whole rows.
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ from bayplan.core.state.podindex import PodIndex
 from bayplan.core.state.pools import Pools
 from bayplan.core.state.storage import Storage
 from bayplan.core.state.terms import OwnTerms, Term, TermTable
-from bayplan.core.state.trial import Mark, Trial
+from bayplan.core.state.trial import Derived, Mark, Trial
 from bayplan.core.state.uses import Uses
 from bayplan.core.state.zones import Zones
 
@@ -361,19 +360,18 @@ class Cluster:
         """No trial is left that could undo anything."""
         self._undo = None
 
-    @contextmanager
-    def visited(self) -> Iterator[None]:
-        """What is derived on demand inside is forgotten at the end, unless it was there before."""
-        columns, keys, demands = set(self.labels.columns), set(self.index.keys), len(self._demands)
-        try:
-            yield
-        finally:
-            for key in [key for key in self.labels.columns if key not in columns]:
-                self._drop_column(key)
-            for key in [key for key in self.index.keys if key not in keys]:
-                del self.index.keys[key]
-            while len(self._demands) > demands:
-                self._demands.popitem()  # the newest
+    def derived(self) -> Derived:
+        """What was derived on demand until now."""
+        return Derived(set(self.labels.columns), set(self.index.keys), len(self._demands))
+
+    def forget_derived(self, before: Derived) -> None:
+        """What was derived on demand since then."""
+        for key in [key for key in self.labels.columns if key not in before.columns]:
+            self._drop_column(key)
+        for key in [key for key in self.index.keys if key not in before.keys]:
+            del self.index.keys[key]
+        while len(self._demands) > before.demands:
+            self._demands.popitem()  # the newest
 
     def undo_to(self, mark: Mark) -> None:
         undo = self._undo

@@ -14,7 +14,7 @@ from bayplan.core.model.pods import RowKey
 from bayplan.core.state.arrays import Ints
 
 SCORED_CPU, SCORED_MEMORY, PODS, CPU, MEMORY, STORAGE = range(6)
-NOT_ASKED = np.iinfo(np.int64).min  # no node has less free than this
+NOT_ASKED = int(np.iinfo(np.int64).min)  # no node has less free than this
 
 
 class Demand(Struct, frozen=True):
@@ -32,8 +32,7 @@ def demand_of(
     key: RowKey, resources: Mapping[str, int], width: int, served: frozenset[str]
 ) -> Demand:
     """The amounts of a row key; `resources` gives the column of each known resource."""
-    need = np.full(width, NOT_ASKED, dtype=np.int64)
-    take = np.zeros(width, dtype=np.int64)
+    need, take = [NOT_ASKED] * width, [0] * width
     need[PODS] = take[PODS] = 1
     take[SCORED_CPU], take[SCORED_MEMORY] = key.scored_placed
     columns, unknown = {"pods": PODS}, []
@@ -45,4 +44,5 @@ def demand_of(
             need[column] = take[column] = amount
             columns[name] = column
     through_classes = tuple(name for name, _ in key.requests if name in served) if served else ()
-    return Demand(need, take, columns, tuple(unknown), {}, through_classes)
+    asked, taken = np.array(need, dtype=np.int64), np.array(take, dtype=np.int64)
+    return Demand(asked, taken, columns, tuple(unknown), {}, through_classes)

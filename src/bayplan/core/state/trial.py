@@ -16,6 +16,14 @@ class Mark(Struct, frozen=True):
     outermost: bool
 
 
+class Derived(Struct, frozen=True):
+    """What was derived on demand, and is no part of the state."""
+
+    columns: set[str]  # label keys
+    keys: set[str]  # of the index over pods
+    demands: int
+
+
 class Undoes(Protocol):
     def undo_to(self, mark: Mark) -> None: ...
     def forget_undo(self) -> None: ...
