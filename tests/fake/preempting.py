@@ -40,6 +40,7 @@ class Preempting(Simulation):
         self.gangs = 0
         self._witnesses: list[Witness] = []
         self.kept: list[str] = []
+        self.kept_on: tuple[str, ...] = ()  # nodes with room that waits for a gang (reserveAfter)
 
     async def play(self) -> None:
         for name, value in CLASSES.items():
@@ -80,9 +81,10 @@ class Preempting(Simulation):
         if self.process is not None:
             engine = self.process.service.engine
             owners, awaited = engine.nominations.owners, engine.nominations.awaited
-            self.kept = sorted(
-                uid for uid in engine.cluster.holds.rows if owners.get(uid) not in awaited
-            )
+            cluster = engine.cluster
+            self.kept = sorted(uid for uid in cluster.holds.rows if owners.get(uid) not in awaited)
+            rows = {row for uid, row in cluster.holds.rows.items() if owners.get(uid) in awaited}
+            self.kept_on = tuple(map(cluster.name, rows))
 
     @property
     def preemptions(self) -> int:
@@ -94,6 +96,8 @@ class Preempting(Simulation):
         words = super().judge()
         gangs = {value["metadata"]["name"] for value in self._pods() if gang_of(value)}
         waits = [text for text in words if not any(f"{name} " in f"{text} " for name in gangs)]
+        kept = tuple(f" would fit on {name}" for name in self.kept_on)
+        waits = [text for text in waits if not text.endswith(kept)]
         pods = [{**value, "spec": simulation.judged(value)["spec"]} for value in self._pods()]
         vain = waiting_for_less(pods, self._living().values())
         return [*waits, *vain, *(f"room is kept for {uid}" for uid in self.kept)]
