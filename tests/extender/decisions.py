@@ -25,6 +25,7 @@ from bayplan.local.faults import Faults
 from bayplan.local.transport import DirectTransport
 from bayplan.local.virtual import VirtualClock, run
 from bayplan.scheduler.config import Configuration
+from bayplan.scheduler.loop import GATHER_S
 from bayplan.scheduler.service import Options
 
 Json = dict[str, Any]
@@ -37,6 +38,7 @@ INF2, TRN1 = "inf2.24xlarge", "trn1.32xlarge"
 DEVICES = {INF2: 6, TRN1: 16}
 IDS = "AWS_NEURON_IDS"
 PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses")
+SETTLE_S = 5 * GATHER_S  # then the loop has heard
 
 
 def node(name: str, kind: str = INF2, notes: dict[str, str] | None = None) -> Json:
@@ -155,7 +157,7 @@ class World:
         began = self.clock.time()
         while not true():
             assert self.clock.time() - began < seconds, "not so in time"
-            await self.clock.sleep(0.01)
+            await self.clock.sleep(SETTLE_S)
 
     # ---- the cluster
 
@@ -168,7 +170,7 @@ class World:
         """A pod, as the API has it then."""
         path = PODS.path("default")
         body = await self.user.request("POST", path, body=msgspec.json.encode(made))
-        await self.clock.sleep(0.01)
+        await self.clock.sleep(SETTLE_S)
         found: Json = msgspec.json.decode(body)
         return found
 
@@ -188,7 +190,7 @@ class World:
         space = "default" if kind is PODS else ""
         params = {"gracePeriodSeconds": "0"}
         await self.user.request("DELETE", kind.path(space, name), params=params)
-        await self.clock.sleep(0.01)
+        await self.clock.sleep(SETTLE_S)
 
     async def annotate(self, path: str, notes: dict[str, str | None]) -> None:
         body = msgspec.json.encode({"metadata": {"annotations": notes}})

@@ -103,7 +103,7 @@ class _Verbs:
             raise Refused(405, f"{request.path} takes a POST")
         self._questions += route.is_question
         try:
-            async with self._desk.body(request) as body:
+            with await self._desk.body(request) as body:
                 if not route.is_question:
                     await self._give_way()
                 return await self._act(request.path, route, body)

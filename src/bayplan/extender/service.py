@@ -49,6 +49,7 @@ class Extender(Service):
     def __init__(self, config: Configuration, options: Options, client: Client) -> None:
         super().__init__(config, options, client)
         assert isinstance(self.writer, Binds)
+        self.loop.is_asked = True
         if config.extender.preemption:
             self.writer.preemptor = Preemptor(self.loop)
         self.answers = Answers(

@@ -30,6 +30,7 @@ log = logging.getLogger("bayplan")
 EVENTS_PER_ROUND = 1024
 TRIES_PER_ROUND = 64  # pods; some milliseconds, so that binds are sent meanwhile
 LONGEST_WAIT_S = 1.0  # the loop shows that it is alive
+GATHER_S = 0.01  # for events to come together, where nobody waits for the loop
 GC_THRESHOLDS = (100_000, 20, 100)
 
 
@@ -88,6 +89,7 @@ class Loop:
         self._stopping = False
         self.ticked_at = self._clock.time()
         self.is_ready = False
+        self.is_asked = False  # for every decision, by somebody who hears the inbox first
         self.turned: Callable[[bool], None] = lambda leads: None  # told who leads from now on
         self.cycled: Callable[[float], None] = lambda seconds: None  # told how long rounds take
 
@@ -129,6 +131,8 @@ class Loop:
                     self.cycled(self._clock.time() - began)
             else:
                 await self.inbox.wait(self._pause())
+                if self.is_asked or self.engine.is_full:
+                    await self._clock.sleep(GATHER_S)
 
     async def _sync(self) -> None:
         while not self.watches.synced and not self._stopping:

@@ -140,7 +140,7 @@ class _Clerk:
             raise Refused(405, f"{request.path} takes {allowed}", {"Allow": allowed})
         if request.method == "POST" and request.content_type != JSON:
             raise Refused(415, f"the body should be JSON, with Content-Type: {JSON}")
-        async with self._desk.body(request) as body:
+        with await self._desk.body(request) as body:
             try:
                 answer = await handler(Asked(body, _query(request.query_string), rest))
             except Refused as refused:

@@ -4,12 +4,12 @@ Bodies are read here, since they are what a client can make large: one has a lar
 that are under way together have one too. Nothing here knows what is asked.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from aiohttp import web
 
-from bayplan.web.door import Connection, Door
+from bayplan.web.door import Door
 
 _BODIES = 4  # largest bodies in memory at once
 
@@ -53,21 +53,18 @@ class Desk:
         connection.idle()
         return response
 
-    @asynccontextmanager
-    async def body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
-        """The whole body; it counts as held inside the block."""
+    async def body(self, request: web.BaseRequest) -> "Body":
+        """The whole of it, as a context."""
         body = await self._read(request)
-        try:
-            self._connection(request).arrived()
-            yield body
-        finally:
-            self._held -= len(body)
-
-    def _connection(self, request: web.BaseRequest) -> Connection:
         connection = self._door.of(request)
         if connection is None:
+            self.let_go(body)
             raise ConnectionResetError
-        return connection
+        connection.arrived()
+        return Body(self, body)
+
+    def let_go(self, body: bytes) -> None:
+        self._held -= len(body)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         if "Content-Encoding" in request.headers:
@@ -80,7 +77,8 @@ class Desk:
             request.writer.output_size = 0  # of the answer, nothing is sent yet
         chunks, size = [], 0
         try:
-            async for chunk in request.content.iter_any():
+            while not request.content.at_eof():
+                chunk = await request.content.readany()
                 size += len(chunk)
                 self._held += len(chunk)
                 if size > most:
@@ -95,3 +93,16 @@ class Desk:
             self._held -= size
             raise
         return b"".join(chunks)
+
+
+class Body:
+    """What a client sent. It counts as held inside the block."""
+
+    def __init__(self, desk: Desk, content: bytes) -> None:
+        self._desk, self._content = desk, content
+
+    def __enter__(self) -> bytes:
+        return self._content
+
+    def __exit__(self, *_: object) -> None:
+        self._desk.let_go(self._content)
