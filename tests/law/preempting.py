@@ -1,5 +1,8 @@
 """What must be true of a pod that others go for, said as code."""
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
 from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
@@ -8,9 +11,20 @@ from bayplan.core.model import effects as do
 from bayplan.core.model.pods import Pod
 
 
-def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
+def nobody_of_these_goes_in_vain(engine: Engine, effects: Sequence[do.Effect]) -> None:
+    """Of the effects of one step, in their order: what a later one does no plan before it knew."""
+    plans = [effect for effect in effects if isinstance(effect, do.Preempt)]
+    for at, plan in enumerate(plans):
+        later = {victim.uid for after in plans[at + 1 :] for victim in after.victims}
+        nobody_goes_in_vain(engine, plan, later)
+
+
+def nobody_goes_in_vain(
+    engine: Engine, effect: do.Preempt, later: AbstractSet[str] = frozenset()
+) -> None:
     """Once all who were told to go are gone, the pod fits on the node beside everybody else who is
-    promised a place; were one of its victims there, it would not. No gang is left in part."""
+    promised a place; were one of its victims there, it would not. No gang is left in part. `later`:
+    who was told to go after this plan was made."""
     pod, cluster, nominations = effect.pod, engine.cluster, engine.nominations
     if pod.uid not in nominations.owners:
         return  # a more important one took the place meanwhile
@@ -41,6 +55,8 @@ def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
         _no_gang_is_left_in_part(engine, gone)
         if pod.gang is None and pod.terms is None and not cluster.terms.terms:
             cluster.remove(pod.uid)
+            for uid in later & gone.keys():
+                cluster.place(gone[uid], homes[uid])
             for victim in effect.victims:
                 if victim.gang is None:
                     _is_needed(engine, effect, gone[victim.uid], homes[victim.uid])

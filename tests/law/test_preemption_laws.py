@@ -20,7 +20,7 @@ from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state.demand import PODS
 from bayplan.core.state.laws import broken
 from bayplan.testing import world
-from tests.law.preempting import nobody_goes_in_vain
+from tests.law.preempting import nobody_of_these_goes_in_vain
 
 APART = PodTerms(
     namespace="default",
@@ -180,6 +180,7 @@ class Preemption(RuleBasedStateMachine):
 
     def tell(self, event: on.Event) -> list[do.Effect]:
         effects = self.engine.handle(event, self.now)
+        nobody_of_these_goes_in_vain(self.engine, effects)
         for effect in effects:
             match effect:
                 case do.Bind(placed):
@@ -188,7 +189,6 @@ class Preemption(RuleBasedStateMachine):
                     if pod.uid in self.api:
                         self.api[pod.uid] = replace(self.api[pod.uid], nominated=nominated)
                 case do.Preempt():
-                    nobody_goes_in_vain(self.engine, effect)
                     for victim in effect.victims:
                         self.deletes[victim.uid] = Deletion(victim, effect.pod.uid)
                 case do.Evict(pod):

@@ -129,10 +129,11 @@ class Loop:
                 await asyncio.sleep(0)  # the writer's turn
                 if busy:
                     self.cycled(self._clock.time() - began)
-            else:
+            if self.is_asked or self.engine.is_full:
                 await self.inbox.wait(self._pause())
-                if self.is_asked or self.engine.is_full:
-                    await self._clock.sleep(GATHER_S)
+                await self._clock.sleep(GATHER_S)
+            elif not busy and not self.inbox:
+                await self.inbox.wait(self._pause())
 
     async def _sync(self) -> None:
         while not self.watches.synced and not self._stopping:
