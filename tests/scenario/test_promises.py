@@ -634,3 +634,9 @@ def test_places_that_are_kept_until_others_end_are_told_and_kept() -> None:
     world.submit("vip", gpus=1, priority=100)
     assert world.engine.nominations.owners
     assert (told, confirmed(world, A).places) == (2, 2)
+
+
+def test_the_end_of_a_job_that_had_nothing_is_no_news() -> None:
+    made = World(a=1)
+    made.engine.handle(on.GrantGone("ElasticJob red/a"), 0.0)
+    assert not made.engine.promises.is_due

@@ -98,7 +98,7 @@ class Promises:
             case on.ConfirmFailed(key) if key in self.told:
                 self._settled.pop(key, None)
                 self.told[key] = self.grants[key].confirmed
-        self.is_due = True  # also when it was the last: what was kept for it is as anybody's
+        self.is_due |= self.is_kept  # also after the last: what was kept for it is anybody's
 
     def _see(self, grant: Grant) -> None:
         if grant.pod.scheduler not in self._verdicts:
