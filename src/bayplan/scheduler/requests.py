@@ -5,6 +5,7 @@ Values in, bytes out; nothing here sends anything.
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -116,15 +117,20 @@ def binding(pod: Pod, node: str, annotations: dict[str, str] | None = None) -> b
 def bad_annotation(annotations: dict[str, str]) -> str | None:
     """Why the pod's later updates would be refused: the API server does not check a Binding's."""
     for key in annotations:
-        prefix, slash, name = key.rpartition("/")
-        if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
-            return f"the annotation key {key!r} is not valid"
-        if len(prefix) > 253:
-            return f"the annotation key {key!r} is too long"
+        if (wrong := _bad_key(key)) is not None:
+            return wrong
     size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if size > _MOST_ANNOTATION_BYTES:
         return f"the annotations are {size} bytes together, more than {_MOST_ANNOTATION_BYTES}"
     return None
+
+
+@lru_cache(maxsize=1024)  # most are the same for every pod
+def _bad_key(key: str) -> str | None:
+    prefix, slash, name = key.rpartition("/")
+    if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
+        return f"the annotation key {key!r} is not valid"
+    return f"the annotation key {key!r} is too long" if len(prefix) > 253 else None
 
 
 def condition(said: Said, before: Condition, wall: float) -> bytes:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import compress, repeat
-from operator import itemgetter
 
 import numpy as np
 from msgspec import Struct
@@ -27,7 +26,7 @@ from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask
-from bayplan.core.state.arrays import Ints, Rows, distinct
+from bayplan.core.state.arrays import Ints, Rows
 from bayplan.core.state.view import View
 
 LASTS_S = 2.0
@@ -152,9 +151,9 @@ class Offers:
             listed = "\n".join(self._cluster.rows).split("\n") if self._cluster.rows else []
             rows = np.array([*self._cluster.rows.values()], dtype=np.intp).tolist()
             self._index, self._index_head = dict(zip(listed, rows, strict=True)), head
-        if len(names) > 1:
-            with suppress(KeyError):  # nearly always all are known
-                return np.array(itemgetter(*names)(self._index), dtype=np.intp)
+        with suppress(KeyError):  # nearly always all are known
+            known = map(self._index.__getitem__, names)
+            return np.fromiter(known, dtype=np.intp, count=len(names))
         found = map(self._index.get, names, repeat(-1))
         return np.fromiter(found, dtype=np.intp, count=len(names))
 
@@ -168,7 +167,7 @@ class Offers:
             verdict = np.full(len(cluster.nodes), NOT_THERE, dtype=np.int64)
             verdict[: cluster.height] = self._verdicts.on(ask, View(cluster))
         elif len(rows):
-            rows = distinct(rows)
+            rows = np.array([*{*rows.tolist()}], dtype=np.intp)
             verdict[rows] = self._verdicts.on(ask, View(cluster, rows))
         self._kept[ask.row] = verdict, log.head
         if len(self._kept) > MOST_KEPT:
