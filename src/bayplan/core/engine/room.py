@@ -113,7 +113,7 @@ class Room:
             several = self._unspared(there, row) if len(there) <= MOST_PER_ROW else []
             placed = self._without(several, row) if 0 < len(several) <= MOST_NAMED else None
             if placed is not None:
-                return [_ended(several, placed)]
+                return [_ended(*self._fewest(several, placed))]
         return []
 
     def _unspared(self, there: Sequence[Neighbour], row: int) -> list[Pod]:
@@ -131,6 +131,17 @@ class Room:
                     else:
                         going.append(each.pod)
         return going
+
+    def _fewest(self, pods: Sequence[Pod], placed: Placement) -> tuple[Sequence[Pod], Placement]:
+        """Without those whose end is not needed, because the pod would then go elsewhere."""
+        for pod in pods:
+            fewer = [each for each in pods if each is not pod]
+            with self._cluster.trial():
+                self._ground.remove(*fewer)
+                found = self._ground.place(self._pod) if fewer else None
+            if found is not None:
+                pods, placed = fewer, found
+        return pods, placed
 
     def _without(self, pods: Sequence[Pod], row: int) -> Placement | None:
         """Where the pod would go if these ended; looked at on the row first."""

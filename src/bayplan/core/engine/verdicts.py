@@ -114,6 +114,7 @@ class Verdicts:
         self._static = profile.of_kind(Reads.STATIC)
         self._load = profile.of_kind(Reads.LOAD)
         self._wide = profile.of_kind(Reads.CLUSTER)
+        self._narrow = [each for each in profile.filters if each[1].reads is not Reads.CLUSTER]
         wide = [plugin for _, plugin in (*self._wide[0], *self._wide[1])]
         self.by_terms_alone = all(is_by_terms(plugin) for plugin in wide)
         self.ignores_labels = all(
@@ -215,8 +216,7 @@ class Verdicts:
         view.exact = True
         refused: Ints | None = None
         for number, codes in self._codes(ask, view):
-            if codes is not None:
-                refused = merged(refused, number, codes)
+            refused = merged(refused, number, codes)
         if refused is None:
             refused = np.zeros(len(view), dtype=np.int64)
         if view.rows is None and self.cluster.vacant:
@@ -227,8 +227,6 @@ class Verdicts:
         """The rows that no plugin refuses, for whatever reason."""
         passed = np.ones(len(view), dtype=np.bool_)
         for _, codes in self._codes(ask, view):
-            if codes is None:
-                continue
             passed &= codes == 0
         if view.rows is None and self.cluster.vacant:
             passed &= view.alive
@@ -239,27 +237,28 @@ class Verdicts:
         view = View(self.cluster, np.array([row], dtype=np.intp))
         view.exact = True
         for number, codes in self._codes(ask, view):
-            if codes is not None and (code := int(codes[0])):
+            if code := int(codes[0]):
                 return -(number << REASON_BITS) - code
         return 0
 
     def takes(self, ask: Ask, row: int) -> bool:
         """Whether no plugin refuses the row."""
         view = View(self.cluster, np.array([row], dtype=np.intp))
-        return all(codes is None or not codes[0] for _, codes in self._codes(ask, view))
+        return not any(codes[0] for _, codes in self._codes(ask, view))
 
-    def _codes(self, ask: Ask, view: View) -> Iterator[tuple[int, Codes | None]]:
-        """What each plugin says, by number and in order."""
+    def _codes(self, ask: Ask, view: View) -> Iterator[tuple[int, Codes]]:
+        """What each plugin says that has something to say, by number and in order."""
         for number, rejecter in self.profile.rejects:
             if rejecter.reject(ask, self.cluster) is not None:
                 yield number, np.ones(len(view), dtype=np.int8)
                 return
         wide = self.is_wide(ask)
         for number, restrict in self.profile.restricts:
-            yield number, restrict.restrict(ask, view)
-        for number, plugin in self.profile.filters:
-            if wide or plugin.reads is not Reads.CLUSTER:
-                yield number, plugin.refuse(ask, view)
+            if (codes := restrict.restrict(ask, view)) is not None:
+                yield number, codes
+        for number, plugin in self.profile.filters if wide else self._narrow:
+            if (codes := plugin.refuse(ask, view)) is not None:
+                yield number, codes
 
     def rejection(self, ask: Ask) -> Reason | None:
         """Why the pod is refused as a whole, whatever the nodes are like."""
