@@ -223,6 +223,15 @@ class Verdicts:
             refused = np.where(view.alive, refused, ABSENT)
         return refused
 
+    def refusal(self, ask: Ask, row: int) -> int:
+        """The same, of one row."""
+        view = View(self.cluster, np.array([row], dtype=np.intp))
+        view.exact = True
+        for number, codes in self._codes(ask, view):
+            if code := int(codes[0]):
+                return -(number << REASON_BITS) - code
+        return 0
+
     def passes(self, ask: Ask, view: View) -> Mask:
         """The rows that no plugin refuses, for whatever reason."""
         passed = np.ones(len(view), dtype=np.bool_)
@@ -231,15 +240,6 @@ class Verdicts:
         if view.rows is None and self.cluster.vacant:
             passed &= view.alive
         return passed
-
-    def refusal(self, ask: Ask, row: int) -> int:
-        """The same for one row."""
-        view = View(self.cluster, np.array([row], dtype=np.intp))
-        view.exact = True
-        for number, codes in self._codes(ask, view):
-            if code := int(codes[0]):
-                return -(number << REASON_BITS) - code
-        return 0
 
     def takes(self, ask: Ask, row: int) -> bool:
         """Whether no plugin refuses the row."""
