@@ -11,7 +11,7 @@ from bayplan.kube.client import PODS
 from tests.fake import simulation
 from tests.fake.simulation import Json, Lawyer, Simulation, told
 from tests.law.preempting import nobody_of_these_goes_in_vain
-from tests.real.apicheck import waiting_for_less
+from tests.real.apicheck import Pod, read_pod, waiting_for_less
 
 CLASSES = {"low": 0, "middle": 100, "high": 1000}
 CLASS_PATH = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -38,7 +38,7 @@ class Preempting(Simulation):
         self.gangs = 0
         self._witnesses: list[Witness] = []
         self.kept: list[str] = []
-        self.kept_on: tuple[str, ...] = ()  # nodes with room that waits for a gang (reserveAfter)
+        self.reserved: dict[str, str] = {}  # by uid: the node that has room for it (reserveAfter)
 
     async def play(self) -> None:
         for name, value in CLASSES.items():
@@ -81,8 +81,8 @@ class Preempting(Simulation):
             owners, awaited = engine.nominations.owners, engine.nominations.awaited
             cluster = engine.cluster
             self.kept = sorted(uid for uid in cluster.holds.rows if owners.get(uid) not in awaited)
-            rows = {row for uid, row in cluster.holds.rows.items() if owners.get(uid) in awaited}
-            self.kept_on = tuple(map(cluster.name, rows))
+            rows = cluster.holds.rows.items()
+            self.reserved = {uid: cluster.name(row) for uid, row in rows if uid not in self.kept}
 
     @property
     def preemptions(self) -> int:
@@ -94,11 +94,18 @@ class Preempting(Simulation):
         words = super().judge()
         gangs = {value["metadata"]["name"] for value in self._pods() if gang_of(value)}
         waits = [text for text in words if not any(f"{name} " in f"{text} " for name in gangs)]
-        kept = tuple(f" would fit on {name}" for name in self.kept_on)
-        waits = [text for text in waits if not text.endswith(kept)]
         pods = [{**value, "spec": simulation.judged(value)["spec"]} for value in self._pods()]
         vain = waiting_for_less(pods, self._living().values())
         return [*waits, *vain, *(f"room is kept for {uid}" for uid in self.kept)]
+
+    def _expected(self) -> list[Pod]:
+        waits = [value for value in self._pods() if value["metadata"]["uid"] in self.reserved]
+        nodes = [self.reserved[value["metadata"]["uid"]] for value in waits]
+        placed = [
+            {**value, "spec": {**value["spec"], "nodeName": node}}
+            for value, node in zip(waits, nodes, strict=True)
+        ]
+        return [read_pod(simulation.judged(value)) for value in placed]
 
     def _pods(self) -> list[Json]:
         return list(self.api.store.values("pods"))

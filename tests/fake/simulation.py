@@ -28,6 +28,7 @@ from bayplan.scheduler.config import Configuration
 from bayplan.scheduler.service import Options, Service
 from tests.real.apicheck import (
     Change,
+    Pod,
     bound_more_than_once,
     not_as_listed,
     read_node,
@@ -188,11 +189,15 @@ class Simulation:
         return [
             *bound_more_than_once(self.history),
             *too_full(self.history, ever),
-            *waiting_that_fit(now, living),
+            *waiting_that_fit([*now, *self._expected()], living),
             *waiting_without_a_word(now),
             *not_as_listed(self.history, now),
             *(["the API failed; its log says how"] if self.api.crashes else ()),
         ]
+
+    def _expected(self) -> list[Pod]:
+        """Pods that are not there yet, but whose room is nobody else's."""
+        return []
 
     # ---- what happens
 

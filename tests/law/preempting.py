@@ -1,7 +1,6 @@
 """What must be true of a pod that others go for, said as code."""
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
@@ -15,16 +14,15 @@ def nobody_of_these_goes_in_vain(engine: Engine, effects: Sequence[do.Effect]) -
     """Of the effects of one step, in their order: what a later one does no plan before it knew."""
     plans = [effect for effect in effects if isinstance(effect, do.Preempt)]
     for at, plan in enumerate(plans):
-        later = {victim.uid for after in plans[at + 1 :] for victim in after.victims}
-        nobody_goes_in_vain(engine, plan, later)
+        nobody_goes_in_vain(engine, plan, plans[at + 1 :])
 
 
 def nobody_goes_in_vain(
-    engine: Engine, effect: do.Preempt, later: AbstractSet[str] = frozenset()
+    engine: Engine, effect: do.Preempt, later: Sequence[do.Preempt] = ()
 ) -> None:
     """Once all who were told to go are gone, the pod fits on the node beside everybody else who is
     promised a place; were one of its victims there, it would not. No gang is left in part. `later`:
-    who was told to go after this plan was made."""
+    plans that were made after this one."""
     pod, cluster, nominations = effect.pod, engine.cluster, engine.nominations
     if pod.uid not in nominations.owners:
         return  # a more important one took the place meanwhile
@@ -55,11 +53,24 @@ def nobody_goes_in_vain(
         _no_gang_is_left_in_part(engine, gone)
         if pod.gang is None and pod.terms is None and not cluster.terms.terms:
             cluster.remove(pod.uid)
-            for uid in later & gone.keys():
-                cluster.place(gone[uid], homes[uid])
+            _undo(engine, later, gone, homes)
+            with asking(verdicts, pod) as ask:
+                assert verdicts.takes(ask, rows[pod.uid]), (pod, "as it was then")
             for victim in effect.victims:
                 if victim.gang is None:
                     _is_needed(engine, effect, gone[victim.uid], homes[victim.uid])
+
+
+def _undo(
+    engine: Engine, plans: Sequence[do.Preempt], gone: dict[str, Pod], homes: dict[str, str]
+) -> None:
+    """As if these plans had not been made. In a trial."""
+    cluster, owners = engine.cluster, engine.nominations.owners
+    theirs = {owners.get(plan.pod.uid) for plan in plans}
+    for uid in [uid for uid in cluster.holds.rows if owners.get(uid) in theirs]:
+        cluster.holds.release(uid)
+    for uid in {victim.uid for plan in plans for victim in plan.victims} & gone.keys():
+        cluster.place(gone[uid], homes[uid])
 
 
 def _no_gang_is_left_in_part(engine: Engine, gone: dict[str, Pod]) -> None:

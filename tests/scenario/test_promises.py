@@ -640,3 +640,19 @@ def test_the_end_of_a_job_that_had_nothing_is_no_news() -> None:
     made = World(a=1)
     made.engine.handle(on.GrantGone("ElasticJob red/a"), 0.0)
     assert not made.engine.promises.is_due
+
+
+def test_a_place_whose_job_is_gone_is_as_anybodys_also_when_a_node_is_forgiven_just_then() -> None:
+    world = World(n=1)
+    engine = world.engine
+    world.see(pod("low", 1, node="n", priority=0))
+    grants(world, grant(A, 1, priority=100))
+    world.see(pod("w", 1, priority=100, worker=Worker(A)))
+    world.tick()
+    engine.handle(on.KubeletRefused("n", ("nvidia.com/gpu",)), world.now)
+    world.tick()
+    forgiven = engine.cluster.distrusted.next_end
+    engine.handle(on.GrantGone(A), forgiven)
+    engine.handle(on.Tick(), forgiven)
+    (held,) = engine.cluster.holds.pods[engine.cluster.rows["n"]].values()
+    assert held.priority == 100

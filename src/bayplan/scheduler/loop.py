@@ -30,7 +30,8 @@ log = logging.getLogger("bayplan")
 EVENTS_PER_ROUND = 1024
 TRIES_PER_ROUND = 64  # pods; some milliseconds, so that binds are sent meanwhile
 LONGEST_WAIT_S = 1.0  # the loop shows that it is alive
-GATHER_S = 0.01  # for events to come together, where nobody waits for the loop
+GATHER_S = 0.01  # for events to come together, where no bind is sent later for it
+BACKED_UP = 64  # binds that wait to be sent: as many as the writer sends at a time
 GC_THRESHOLDS = (100_000, 20, 100)
 
 
@@ -129,7 +130,9 @@ class Loop:
                 await asyncio.sleep(0)  # the writer's turn
                 if busy:
                     self.cycled(self._clock.time() - began)
-            if self.is_asked or self.engine.is_full:
+            if self._stopping or self._must_read:
+                continue
+            if self.is_asked or self._is_backed_up:
                 await self.inbox.wait(self._pause())
                 await self._clock.sleep(GATHER_S)
             elif not busy and not self.inbox:
@@ -231,6 +234,11 @@ class Loop:
                 self.writer.park(effect)
             case do.Report(text):
                 log.warning("%s", text)
+
+    @property
+    def _is_backed_up(self) -> bool:
+        """Whether what is decided next would only wait behind binds that wait already."""
+        return self.engine.is_full and self.writer.queued["bind"] >= BACKED_UP
 
     def _pause(self) -> float:
         """How long nothing can happen by itself."""

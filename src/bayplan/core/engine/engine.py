@@ -411,7 +411,7 @@ class Engine:
         """Some nodes were left alone for long enough."""
         self.cluster.distrusted.expire(now)
         self.waiting.wake((EventKind.NODE_FORGIVEN,), now)
-        self.promises.is_due = self.promises.is_kept
+        self.promises.is_due |= self.promises.is_kept
 
     # ---- deciding
 

@@ -167,7 +167,7 @@ class Offers:
             verdict = np.full(len(cluster.nodes), NOT_THERE, dtype=np.int64)
             verdict[: cluster.height] = self._verdicts.on(ask, View(cluster))
         elif len(rows):
-            rows = np.array([*{*rows.tolist()}], dtype=np.intp)
+            rows = np.array(sorted({*rows.tolist()}), dtype=np.intp)  # for few, the fastest way
             verdict[rows] = self._verdicts.on(ask, View(cluster, rows))
         self._kept[ask.row] = verdict, log.head
         if len(self._kept) > MOST_KEPT:
