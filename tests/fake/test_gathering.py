@@ -1,10 +1,13 @@
 """Answers come together while binds wait to be sent, and are not waited for while none does."""
 
+import asyncio
+
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.kube.client import NODES
 from bayplan.kube.transport import Response
 from bayplan.scheduler.config import Configuration
+from bayplan.scheduler.service import Options, Service
 from tests.fake.simulation import node
 from tests.fake.test_races import Json, Send, World, in_world
 
@@ -60,5 +63,19 @@ def test_answers_are_heard_together_while_binds_wait_to_be_sent() -> None:
 def test_no_bind_waits_for_answers_to_others() -> None:
     async def story(world: World) -> None:
         await rounds(world, pods=64, in_flight=4, longest_s=0.1)  # four at a time, 4.5 ms each
+
+    in_world(story)
+
+
+def test_a_dry_run_goes_on_when_it_has_planned_as_much_as_may_be() -> None:
+    async def story(world: World) -> None:
+        await world.post(NODES.path(), node("n", 0))
+        for i in range(5):
+            await world.add_pod(f"p{i}", gpus=0)
+        config = Configuration(check_live_every=0.0, max_in_flight=1)
+        service = Service(config, Options(dry_run=True), world.client(None))
+        world.tasks.append(asyncio.create_task(service.run()))
+        await world.clock.sleep(1)
+        assert service.writer.done["plan"] == 5
 
     in_world(story)

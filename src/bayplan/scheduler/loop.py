@@ -238,7 +238,7 @@ class Loop:
     @property
     def _is_backed_up(self) -> bool:
         """Whether what is decided next would only wait behind binds that wait already."""
-        return self.engine.is_full and self.writer.queued["bind"] >= BACKED_UP
+        return self.engine.is_full and self.writer.queued.get("bind", 0) >= BACKED_UP
 
     def _pause(self) -> float:
         """How long nothing can happen by itself."""
