@@ -12,17 +12,17 @@ from bayplan.core.model.pods import Pod
 
 def nobody_of_these_goes_in_vain(engine: Engine, effects: Sequence[do.Effect]) -> None:
     """Of the effects of one step, in their order: what a later one does no plan before it knew."""
-    plans = [effect for effect in effects if isinstance(effect, do.Preempt)]
-    for at, plan in enumerate(plans):
-        nobody_goes_in_vain(engine, plan, plans[at + 1 :])
+    for at, effect in enumerate(effects):
+        if isinstance(effect, do.Preempt):
+            nobody_goes_in_vain(engine, effect, effects[at + 1 :])
 
 
 def nobody_goes_in_vain(
-    engine: Engine, effect: do.Preempt, later: Sequence[do.Preempt] = ()
+    engine: Engine, effect: do.Preempt, later: Sequence[do.Effect] = ()
 ) -> None:
     """Once all who were told to go are gone, the pod fits on the node beside everybody else who is
     promised a place; were one of its victims there, it would not. No gang is left in part. `later`:
-    plans that were made after this one."""
+    what was decided after this."""
     pod, cluster, nominations = effect.pod, engine.cluster, engine.nominations
     if pod.uid not in nominations.owners:
         return  # a more important one took the place meanwhile
@@ -62,11 +62,14 @@ def nobody_goes_in_vain(
 
 
 def _undo(
-    engine: Engine, plans: Sequence[do.Preempt], gone: dict[str, Pod], homes: dict[str, str]
+    engine: Engine, effects: Sequence[do.Effect], gone: dict[str, Pod], homes: dict[str, str]
 ) -> None:
-    """As if these plans had not been made. In a trial."""
+    """As if nobody had got a place by these, whether more had to go for it or not. In a trial."""
     cluster, owners = engine.cluster, engine.nominations.owners
-    theirs = {owners.get(plan.pod.uid) for plan in plans}
+    plans = [effect for effect in effects if isinstance(effect, do.Preempt)]
+    told = [effect for effect in effects if isinstance(effect, do.Refuse) and effect.nominated]
+    theirs = {owners.get(each.pod.uid) for each in plans}
+    theirs |= {owners.get(each.pod.uid) for each in told}
     for uid in [uid for uid in cluster.holds.rows if owners.get(uid) in theirs]:
         cluster.holds.release(uid)
     for uid in {victim.uid for plan in plans for victim in plan.victims} & gone.keys():
