@@ -10,7 +10,7 @@ from bayplan.core.model import events as on
 from bayplan.kube.client import PODS
 from tests.fake import simulation
 from tests.fake.simulation import Json, Lawyer, Simulation, told
-from tests.law.preempting import nobody_of_these_goes_in_vain
+from tests.law.preempting import nobody_goes_in_vain
 from tests.real.apicheck import Pod, read_pod, waiting_for_less
 
 CLASSES = {"low": 0, "middle": 100, "high": 1000}
@@ -28,8 +28,10 @@ class Witness(Lawyer):
 
     def step(self, event: on.Event, now: float, effects: list[do.Effect]) -> None:
         super().step(event, now, effects)
-        self.preemptions += sum(isinstance(effect, do.Preempt) for effect in effects)
-        nobody_of_these_goes_in_vain(self._engine, effects)
+        for effect in effects:
+            if isinstance(effect, do.Preempt):
+                self.preemptions += 1
+                nobody_goes_in_vain(self._engine, effect)
 
 
 class Preempting(Simulation):
@@ -68,6 +70,7 @@ class Preempting(Simulation):
     def _start(self) -> None:
         super()._start()
         assert self.process is not None
+        self.process.service.loop.tries = 1  # so that every plan can be judged by itself
         recorders = self.process.service.loop.recorders
         recorders.remove(self.process.lawyer)
         witness = self.process.lawyer = Witness(self.process.service.engine)

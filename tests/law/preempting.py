@@ -1,7 +1,5 @@
 """What must be true of a pod that others go for, said as code."""
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
@@ -10,19 +8,10 @@ from bayplan.core.model import effects as do
 from bayplan.core.model.pods import Pod
 
 
-def nobody_of_these_goes_in_vain(engine: Engine, effects: Sequence[do.Effect]) -> None:
-    """Of the effects of one step, in their order: what a later one does no plan before it knew."""
-    for at, effect in enumerate(effects):
-        if isinstance(effect, do.Preempt):
-            nobody_goes_in_vain(engine, effect, effects[at + 1 :])
-
-
-def nobody_goes_in_vain(
-    engine: Engine, effect: do.Preempt, later: Sequence[do.Effect] = ()
-) -> None:
-    """Once all who were told to go are gone, the pod fits on the node beside everybody else who is
-    promised a place; were one of its victims there, it would not. No gang is left in part. `later`:
-    what was decided after this."""
+def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
+    """Right after the decision, since no plan knows what comes next: once all who were told to go
+    are gone, the pod fits on the node beside everybody else who is promised a place; were one of
+    its victims there, it would not. No gang is left in part."""
     pod, cluster, nominations = effect.pod, engine.cluster, engine.nominations
     if pod.uid not in nominations.owners:
         return  # a more important one took the place meanwhile
@@ -53,27 +42,9 @@ def nobody_goes_in_vain(
         _no_gang_is_left_in_part(engine, gone)
         if pod.gang is None and pod.terms is None and not cluster.terms.terms:
             cluster.remove(pod.uid)
-            _undo(engine, later, gone, homes)
-            with asking(verdicts, pod) as ask:
-                assert verdicts.takes(ask, rows[pod.uid]), (pod, "as it was then")
             for victim in effect.victims:
                 if victim.gang is None:
                     _is_needed(engine, effect, gone[victim.uid], homes[victim.uid])
-
-
-def _undo(
-    engine: Engine, effects: Sequence[do.Effect], gone: dict[str, Pod], homes: dict[str, str]
-) -> None:
-    """As if nobody had got a place by these, whether more had to go for it or not. In a trial."""
-    cluster, owners = engine.cluster, engine.nominations.owners
-    plans = [effect for effect in effects if isinstance(effect, do.Preempt)]
-    told = [effect for effect in effects if isinstance(effect, do.Refuse) and effect.nominated]
-    theirs = {owners.get(each.pod.uid) for each in plans}
-    theirs |= {owners.get(each.pod.uid) for each in told}
-    for uid in [uid for uid in cluster.holds.rows if owners.get(uid) in theirs]:
-        cluster.holds.release(uid)
-    for uid in {victim.uid for plan in plans for victim in plan.victims} & gone.keys():
-        cluster.place(gone[uid], homes[uid])
 
 
 def _no_gang_is_left_in_part(engine: Engine, gone: dict[str, Pod]) -> None:

@@ -20,7 +20,7 @@ from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state.demand import PODS
 from bayplan.core.state.laws import broken
 from bayplan.testing import world
-from tests.law.preempting import nobody_of_these_goes_in_vain
+from tests.law.preempting import nobody_goes_in_vain
 
 APART = PodTerms(
     namespace="default",
@@ -98,7 +98,9 @@ class Preemption(RuleBasedStateMachine):
     def tick(self, seconds: float) -> None:
         self.now += seconds
         before = {key: len(uids) for key, uids in self.engine.cluster.census.gangs.items()}
-        effects = self.tell(on.Tick(day_s=self.now))
+        effects = self.decide()
+        while (at := self.engine.next_time(self.now)) is not None and at <= self.now:
+            effects += self.decide()
         self.no_gang_starts_in_part(effects, before)
 
     @precondition(lambda self: self.binds)
@@ -164,6 +166,10 @@ class Preemption(RuleBasedStateMachine):
 
     # ---- the world
 
+    def decide(self) -> list[do.Effect]:
+        """About one pod or gang, so that what comes of it can be judged by itself."""
+        return self.tell(on.Tick(limit=1, day_s=self.now))
+
     def see(self, pod: Pod) -> None:
         self.api[pod.uid] = pod
         self.tell(on.PodSeen(pod))
@@ -180,7 +186,6 @@ class Preemption(RuleBasedStateMachine):
 
     def tell(self, event: on.Event) -> list[do.Effect]:
         effects = self.engine.handle(event, self.now)
-        nobody_of_these_goes_in_vain(self.engine, effects)
         for effect in effects:
             match effect:
                 case do.Bind(placed):
@@ -189,6 +194,7 @@ class Preemption(RuleBasedStateMachine):
                     if pod.uid in self.api:
                         self.api[pod.uid] = replace(self.api[pod.uid], nominated=nominated)
                 case do.Preempt():
+                    nobody_goes_in_vain(self.engine, effect)
                     for victim in effect.victims:
                         self.deletes[victim.uid] = Deletion(victim, effect.pod.uid)
                 case do.Evict(pod):

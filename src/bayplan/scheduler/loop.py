@@ -90,6 +90,7 @@ class Loop:
         self._stopping = False
         self.ticked_at = self._clock.time()
         self.is_ready = False
+        self.tries = TRIES_PER_ROUND
         self.is_asked = False  # for every decision, by somebody who hears the inbox first
         self.turned: Callable[[bool], None] = lambda leads: None  # told who leads from now on
         self.cycled: Callable[[float], None] = lambda seconds: None  # told how long rounds take
@@ -204,7 +205,7 @@ class Loop:
         self.writer.tick(now)
         if self.engine.is_idle(now):
             return False
-        return bool(self.step(on.Tick(TRIES_PER_ROUND, self._clock.wall()), now))
+        return bool(self.step(on.Tick(self.tries, self._clock.wall()), now))
 
     def step(self, event: on.Event, now: float) -> list[do.Effect]:
         """Tells the engine, and carries out what it wants."""
