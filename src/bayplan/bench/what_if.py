@@ -56,9 +56,8 @@ def run(plan: Plan, progress: Progress = lambda text: None) -> dict[str, Any]:
     progress(f"{plan.nodes} nodes with {GPUS} devices: filling them")
     full = Full(plan.nodes)
     progress("asking")
-    thresholds = gc.get_threshold()
+    gc.set_threshold(*GC_THRESHOLDS)
     found |= full.questions(plan)
-    gc.set_threshold(*thresholds)
     progress(f"a gang of {plan.gang_size} on {plan.gang_nodes} full nodes")
     found["gang_no_engine_ms"] = gang_no(plan)
     if plan.live is not None:
@@ -111,7 +110,6 @@ class Full:
         times = []
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         for turn in range(count):
             self._turn += 1
             asked = step(turn)

@@ -23,6 +23,7 @@ from bayplan.core.engine.preempting import Preempting, Rooms
 from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.profile import Profile, ProfileConfig, check_together
 from bayplan.core.engine.promises import Promises
+from bayplan.core.engine.questions import aside
 from bayplan.core.engine.reservations import Reservations
 from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import effects as do
@@ -132,9 +133,8 @@ class Engine:
                 self._facts.learn(event, now)
         return []
 
-    def asked(self) -> "Asked":
-        """For a question: whatever it does in the block is undone, and leaves nothing behind."""
-        return Asked(self)
+    def asked(self) -> aside:
+        return aside(self.cluster, self.preemption.values())
 
     def is_idle(self, now: float) -> bool:
         """Whether a Tick would do nothing."""
@@ -488,23 +488,3 @@ class Engine:
         if self.verdicts[pod.scheduler].ignores_labels:
             return key
         return (key, pod.namespace, tuple(sorted(pod.labels.items())))
-
-
-class Asked:
-    """See `Engine.asked`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._cluster = engine.cluster
-        self._turns = [(each, each.turn) for each in engine.preemption.values()]
-
-    def __enter__(self) -> None:
-        self._derived = self._cluster.derived()
-        self._trial = self._cluster.trial()
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            self._trial.__exit__(*error)
-        finally:
-            self._cluster.forget_derived(self._derived)
-            for each, turn in self._turns:
-                each.turn = turn

@@ -1,14 +1,18 @@
 """Questions: what would happen, without its happening. What a question makes ends with it."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from msgspec import Struct
 
 from bayplan.core.engine import explain
+from bayplan.core.engine.preemption import Preemption
 from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask, Normalise
 from bayplan.core.state.arrays import Ints
+from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.terms import OwnTerms, Term
 from bayplan.core.state.view import View
 
@@ -20,6 +24,26 @@ class Fits(Struct, frozen=True):
     reasons: dict[str, list[str]]  # by node
     helped_by_preemption: list[str]  # refused nodes where removing pods could help; sorted
     rejected: bool = False  # the pod as a whole, whatever the nodes are like
+
+
+class aside:
+    """Whatever a question does in the block is undone, and leaves nothing behind."""
+
+    def __init__(self, cluster: Cluster, searches: Iterable[Preemption]) -> None:
+        self._cluster = cluster
+        self._turns = [(search, search.turn) for search in searches]
+
+    def __enter__(self) -> None:
+        self._derived = self._cluster.derived()
+        self._trial = self._cluster.trial()
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._trial.__exit__(*error)
+        finally:
+            self._cluster.forget_derived(self._derived)
+            for search, turn in self._turns:
+                search.turn = turn
 
 
 class asking:
