@@ -59,6 +59,16 @@ def test_where_all_do_not_fit_enough_do() -> None:
     assert not laws.broken(world.engine.cluster)
 
 
+def test_a_domain_may_be_too_small_for_members_that_are_not_needed() -> None:
+    world = racks(x=(1,), y=(2, 2))
+    gang = Gang("default/g", 2, within=RACK)
+    for name, gpus in (("large", 8), ("small-0", 2), ("small-1", 2)):
+        world.see(pod(name, gpus, gang=gang))
+    world.wait(2)
+    assert world.running().keys() == {"small-0", "small-1"}
+    assert where(world) == {"y": 2}
+
+
 def test_later_members_go_where_the_others_are() -> None:
     world = racks(x=(4,), y=(8, 8))
     gang = Gang("default/g", 2, within=RACK)

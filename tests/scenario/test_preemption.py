@@ -260,6 +260,22 @@ def test_nobody_is_deleted_for_a_pod_that_fits_beside_it_meanwhile() -> None:
     assert victims(world) == told
 
 
+def test_nobody_is_deleted_for_pods_that_have_room_enough_by_the_others_who_go() -> None:
+    world = World(a=3)
+    world.submit("v", pods=3, gpus=1)
+    for name in ("one", "two", "three"):
+        world.submit(name, gpus=1, priority=10)
+    first, *others = told = victims(world)
+    assert sorted(told) == ["v-0", "v-1", "v-2"]
+    world.tell(on.PodGone("uid-one"))
+    world.tell(on.VictimSpared(f"uid-{first}", "nobody needs it", "uid-one"))
+    assert victims(world) == told
+    for name in others:
+        world.finish(name)
+    world.wait(2)
+    assert world.running().keys() == {first, "two", "three"}
+
+
 def test_a_victim_that_cannot_be_deleted_is_left_alone_for_a_while() -> None:
     world = World(a=1, b=1)
     world.submit("v", gpus=1)

@@ -16,6 +16,7 @@ have room are tried, until many more placements were. Within all that, members c
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -151,6 +152,18 @@ def gap(cluster: Cluster, group: PodGroup | None) -> str:
     if not short:
         return ""
     return f"{group.gang.title}: minResources asks for {'; '.join(short)} on all nodes together"
+
+
+class _Room(NamedTuple):
+    """What a domain has for a gang, at most."""
+
+    times: float  # how often all members together
+    members: float  # how many of them, if not all
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Those that have room for all, the tightest first, then the others, the roomiest first."""
+        return (False, self.times) if self.times >= 1 else (True, -self.members)
 
 
 class _Placing:
@@ -354,10 +367,10 @@ class _Placing:
     def _near(self, key: str, within: Mask | None) -> Iterator[Mask]:
         """The nodes that agree in a label: where members are already, then the tightest."""
         column, codes = View(self._cluster).labels(key)
-        bound = self._bound(codes, len(column.values), within)
+        room = self._room(codes, len(column.values), within)
         here = {int(codes[row]) for row in self._there}
-        enough = [code for code in range(1, len(bound)) if bound[code] >= 1]
-        enough.sort(key=lambda code: (code not in here, bound[code], code))
+        enough = [code for code in range(1, len(room)) if room[code].times >= 1]
+        enough.sort(key=lambda code: (code not in here, room[code].times, code))
         for code in enough[:MOST_DOMAINS]:
             if self._tries >= MOST_TRIES:
                 return
@@ -389,24 +402,22 @@ class _Placing:
 
     def _required(self, within: Mask | None) -> Iterator[tuple[float, Mask]]:
         """The nodes that agree in the label that all members must agree in, and how many members
-        they take at most: those that have room for all, the tightest first, then the others, the
-        roomiest first. Where members are, or places are kept for them, there the others must be as
-        well."""
+        they take at most, in the order of their room. Where members are, or places are kept for
+        them, there the others must be as well."""
         column, codes = View(self._cluster).labels(self._gang.within)
         there = Counter(int(codes[row]) for row in self._there or self._homes.values())
         del there[0]
         if self._there and there:
             yield math.inf, _both(codes == there.most_common(1)[0][0], within)
             return
-        bound = self._bound(codes, len(column.values), within)
-        some = [code for code in range(1, len(bound)) if bound[code] > 0]
-        some.sort(key=lambda c: (-there[c], bound[c] < 1, bound[c] if bound[c] >= 1 else -bound[c]))
-        many = len(self._pods)
-        yield from ((bound[code] * many, _both(codes == code, within)) for code in some)
+        room = self._room(codes, len(column.values), within)
+        some = [code for code in range(1, len(room)) if room[code].members]
+        some.sort(key=lambda code: (-there[code], room[code].order))
+        yield from ((room[code].members, _both(codes == code, within)) for code in some)
 
-    def _bound(self, codes: Rows, count: int, within: Mask | None) -> list[float]:
-        """Per domain how many times over the members would fit at most, by their amounts."""
-        least = np.full(count, np.inf)
+    def _room(self, codes: Rows, count: int, within: Mask | None) -> list["_Room"]:
+        """Per domain, by amounts."""
+        least, members_in = np.full(count, np.inf), np.zeros(count)
         for row in dict.fromkeys(pod.row for pod in self._pods):
             members = [pod for pod in self._pods if pod.row == row]
             with asking(self._verdicts, members[0]) as ask:
@@ -416,8 +427,8 @@ class _Placing:
             times = np.where(feasible, (free // ask.demand.take[asked]).min(axis=1), 0)
             per_domain = np.bincount(codes, np.minimum(times, len(members)), minlength=count)
             least = np.minimum(least, per_domain / len(members))
-        bounds: list[float] = least.tolist()
-        return bounds
+            members_in += np.minimum(per_domain, len(members))
+        return list(map(_Room, least.tolist(), members_in.tolist()))
 
     # ---- taking choices back
 

@@ -207,7 +207,7 @@ class Preempting:
         return found
 
     def _would_fit(self, pod: Pod, stays: str = "") -> bool:
-        """Whether the pod fits in its place once all who go for it, but perhaps one, are gone."""
+        """Whether the pod fits in its place once all who go, but perhaps one, are gone."""
         going = self._nominations.in_the_way(self._nominations.owners[pod.uid])
         verdicts = self._verdicts[pod.scheduler]
         with self._cluster.trial():
