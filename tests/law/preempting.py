@@ -39,7 +39,7 @@ def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
             with asking(verdicts, each) as ask:
                 assert verdicts.takes(ask, rows[uid]), (each, rows[uid])
             cluster.place(replace(kept[uid], node=""), cluster.name(rows[uid]))
-        _no_gang_is_left_in_part(engine, gone)
+        _no_gang_is_left_in_part(engine, effect)
         if pod.gang is None and pod.terms is None and not cluster.terms.terms:
             cluster.remove(pod.uid)
             for victim in effect.victims:
@@ -47,9 +47,10 @@ def nobody_goes_in_vain(engine: Engine, effect: do.Preempt) -> None:
                     _is_needed(engine, effect, gone[victim.uid], homes[victim.uid])
 
 
-def _no_gang_is_left_in_part(engine: Engine, gone: dict[str, Pod]) -> None:
+def _no_gang_is_left_in_part(engine: Engine, effect: do.Preempt) -> None:
+    """By this plan and those before it; members that went by themselves later are nobody's plan."""
     cluster = engine.cluster
-    hit = {pod.gang.key for pod in gone.values() if pod.gang is not None}
+    hit = {pod.gang.key for pod in effect.victims if pod.gang is not None}
     for key in hit & cluster.census.gangs.keys():
         members = [cluster.pods[uid].pod for uid in cluster.census.gangs[key]]
         minimum = cluster.groups.minimum

@@ -276,6 +276,23 @@ def test_nobody_is_deleted_for_pods_that_have_room_enough_by_the_others_who_go()
     assert world.running().keys() == {first, "two", "three"}
 
 
+def test_nobody_is_deleted_whose_gang_cannot_be_without_it_meanwhile() -> None:
+    world = World(a=2, b=1, c=1)
+    gang = Gang("default/g", 2)
+    for at, gpus in (("a", 2), ("b", 1), ("c", 1)):
+        world.see(pod(f"on-{at}", gpus, node=at, gang=gang))
+    for name in ("one", "two"):
+        world.see(pod(name, 1, priority=10, node_selector=((HOSTNAME, "a"),)))
+    world.tick()
+    assert victims(world) == ["on-a"]
+    world.tell(on.PodGone("uid-on-b"))
+    world.tell(on.PodGone("uid-one"))
+    world.tell(on.VictimSpared("uid-on-a", "nobody needs it", "uid-one"))
+    assert victims(world) == ["on-a"]
+    world.wait(2)
+    assert sorted(victims(world)) == ["on-a", "on-a", "on-c"]
+
+
 def test_a_victim_that_cannot_be_deleted_is_left_alone_for_a_while() -> None:
     world = World(a=1, b=1)
     world.submit("v", gpus=1)

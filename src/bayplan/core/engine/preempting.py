@@ -15,6 +15,7 @@ from bayplan.core.engine.preemption import TERMINATING, Plan, Preemption
 from bayplan.core.engine.promises import Promises
 from bayplan.core.engine.questions import asking
 from bayplan.core.engine.verdicts import Verdicts
+from bayplan.core.engine.victims import in_part
 from bayplan.core.model import effects as do
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod
@@ -191,8 +192,11 @@ class Preempting:
 
     def heir(self, uid: str) -> Pod | None:
         """A pod that needs the victim to go, still fits in its place then, and is more important.
-        Whoever turns out not to need that counts on it no more."""
+        Whoever turns out not to need that counts on it no more. Nobody, if members of the victim's
+        gang went meanwhile that it cannot be without."""
         victim, found = self._cluster.pods[uid].pod, None
+        if self._leaves_in_part(victim):
+            return None
         for owner in list(self._nominations.doomed.get(uid, ())):
             pods = [
                 self._waiting.pods[each][0].pod
@@ -205,6 +209,12 @@ class Preempting:
                 higher = (pod for pod in pods if pod.priority > victim.priority)
                 found = found or next(higher, None)
         return found
+
+    def _leaves_in_part(self, victim: Pod) -> bool:
+        with self._cluster.trial():
+            for uid in self._nominations.doomed.keys() - {victim.uid}:
+                self._cluster.remove(uid)
+            return bool(in_part(self._cluster, [victim]))
 
     def _would_fit(self, pod: Pod, stays: str = "") -> bool:
         """Whether the pod fits in its place once all who go, but perhaps one, are gone."""

@@ -25,6 +25,7 @@ from bayplan.core.engine.victims import (
     Checks,
     Columns,
     budgets_by_namespace,
+    in_part,
     plans_of,
     violates,
 )
@@ -273,10 +274,10 @@ class Preemption:
             found = self._on_trial(ask, row, units)
             if not isinstance(found, Tried):
                 return found
-            in_part = self._in_part(found.victims) - whole
-            if not in_part:
+            more = in_part(self._cluster, found.victims) - whole
+            if not more:
                 return found
-            whole |= in_part
+            whole |= more
 
     def _units(self, pod: Pod, there: Sequence[Pod], whole: set[str]) -> list[Unit]:
         """What can be removed of those there, the most important first: pods, and whole gangs."""
@@ -302,20 +303,6 @@ class Preemption:
 
     def _yields(self, victim: Pod, pod: Pod) -> bool:
         return victim.priority < pod.priority and victim.uid not in self._table.spared
-
-    def _in_part(self, victims: Sequence[Pod]) -> set[str]:
-        """The gangs that would run with fewer than their minimum."""
-        residents, gone = self._cluster.pods, {pod.uid for pod in victims}
-        groups = self._cluster.groups
-        found = set()
-        for key in {pod.gang.key for pod in victims if pod.gang is not None}:
-            members = [residents[uid].pod for uid in self._cluster.census.gangs[key]]
-            minimum = max(groups.minimum(pod.gang) for pod in members if pod.gang is not None)
-            going = gone.union(pod.uid for pod in members if pod.terminating)
-            stay = [pod for pod in members if pod.uid not in going]
-            if len(stay) < minimum and any(pod.uid not in gone for pod in members):
-                found.add(key)
-        return found
 
     def _on_trial(self, ask: Ask, row: int, units: list[Unit]) -> Tried | int:
         """The units that cannot be spared, or the reason why not even all of them are enough."""

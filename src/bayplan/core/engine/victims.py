@@ -3,7 +3,7 @@
 All pods of lower priority are thought away, then spared one by one, the most important first and
 those whose removal breaks a budget before all others, as kube-scheduler does on one node. Each
 round is one pass over the rows. This can weigh amounts and whole devices; what else a pod asks for
-is weighed on trials (`preemption`).
+is weighed on trials (`preemption`). Also: whose gangs cannot be without them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -239,3 +239,17 @@ def plans_of(found: Sequence[tuple[Sequence[Pod], int]], now_s: float) -> Plans:
     table = np.array(rows, dtype=np.float64).reshape(len(rows), 6)
     violations, highest, totals, count = table[:, :4].astype(np.int64).T
     return Plans(violations, highest, totals, count, table[:, 4], table[:, 5])
+
+
+def in_part(cluster: Cluster, victims: Sequence[Pod]) -> set[str]:
+    """The gangs that would run with fewer than their minimum."""
+    residents, gone = cluster.pods, {pod.uid for pod in victims}
+    found = set()
+    for key in {pod.gang.key for pod in victims if pod.gang is not None}:
+        members = [residents[uid].pod for uid in cluster.census.gangs[key]]
+        minimum = max(cluster.groups.minimum(pod.gang) for pod in members if pod.gang is not None)
+        going = gone.union(pod.uid for pod in members if pod.terminating)
+        stay = [pod for pod in members if pod.uid not in going]
+        if len(stay) < minimum and any(pod.uid not in gone for pod in members):
+            found.add(key)
+    return found
