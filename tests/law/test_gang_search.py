@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import events as on
 from bayplan.core.model.pods import AffinityTerm, Gang, Pod, PodTerms, Spread
 from bayplan.core.model.selectors import Requirement, Selector
+from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import picture
 from bayplan.testing import world
 
@@ -63,7 +65,8 @@ def member(rng: random.Random, name: str) -> Pod:
     return world.pod(name, labels=labels, terms=terms(rng), **facts)
 
 
-def case(seed: int) -> Case:
+def case(seed: int, within: str) -> Case:
+    """`within`: the label of nodes in which all members must agree, if any."""
     rng = random.Random(seed)
     engine = Engine()
     alike = rng.random() < 0.4
@@ -84,34 +87,45 @@ def case(seed: int) -> Case:
     if alike:
         size = {"gpus": rng.randrange(3), "cpu": rng.choice((0, 1000, 3000))}
         pods = [world.pod(f"m-{at}", **size) for at in range(count)]
-    gang = Gang("default/g", count)
-    minimum = rng.randint(max(2, count - 1), count)
+    gang = Gang("default/g", count, within=within)
+    minimum = rng.randint(1 if within else max(2, count - 1), count)
     return Case(engine, [replace(pod, gang=gang) for pod in pods], minimum, alike)
 
 
-def exists(verdicts: Verdicts, pods: Sequence[Pod], minimum: int) -> bool:
-    """Whether at least `minimum` of the pods can be placed, in some order on some nodes."""
+def exists(verdicts: Verdicts, pods: Sequence[Pod], minimum: int, rows: Sequence[int]) -> bool:
+    """Whether at least `minimum` of the pods can be placed, in some order on some of the rows."""
     if minimum <= 0:
         return True
     cluster = verdicts.cluster
     for at, pod in enumerate(pods):
         rest = [*pods[:at], *pods[at + 1 :]]
         with asking(verdicts, pod) as ask:
-            for row in range(cluster.height):
+            for row in rows:
                 if not verdicts.takes(ask, row):
                     continue
                 with cluster.trial():
                     placed = placing.placement(cluster, verdicts.profile, ask, row)
                     cluster.place(placing.holding(placed), placed.node)
-                    if exists(verdicts, rest, minimum - 1):
+                    if exists(verdicts, rest, minimum - 1, rows):
                         return True
     return False
 
 
-def test_what_is_refused_has_hardly_ever_a_place() -> None:
+def domains(cluster: Cluster, within: str) -> list[list[int]]:
+    """The rows where all members may be."""
+    by_value: dict[str, list[int]] = {}
+    for row in range(cluster.height):
+        node = cluster.nodes[row]
+        assert node is not None
+        by_value.setdefault(node.labels[within] if within else "", []).append(row)
+    return list(by_value.values())
+
+
+@pytest.mark.parametrize("within", ["", ZONE])
+def test_what_is_refused_has_hardly_ever_a_place(within: str) -> None:
     refused, missed, placed = 0, [], 0
     for seed in range(CASES):
-        made = case(seed)
+        made = case(seed, within)
         verdicts = made.engine.verdicts["bayplan"]
         before = picture(made.engine.cluster)
         with made.engine.cluster.trial():
@@ -123,7 +137,8 @@ def test_what_is_refused_has_hardly_ever_a_place() -> None:
             placed += 1
             continue
         refused += 1
-        if exists(verdicts, made.pods, made.minimum):
+        wherever = domains(made.engine.cluster, within)
+        if any(exists(verdicts, made.pods, made.minimum, rows) for rows in wherever):
             missed.append(seed)
             assert not made.alike, f"seed {seed}: equal members without terms"
     words = f"{placed} placed, {refused} refused; of these {len(missed)} have a place: {missed}"
