@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.questions import asking
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.budgets import Budget
@@ -242,6 +243,21 @@ class Preemption(RuleBasedStateMachine):
                 cluster.holds.release(uid)
             real = cluster.free[: cluster.height, PODS:]  # scores count more than is requested
             assert (real[cluster.alive[: cluster.height]] >= 0).all()
+
+    @invariant()
+    def nobody_sleeps_beside_room(self) -> None:
+        """Who was refused and not woken since fits nowhere, or would be in somebody's way."""
+        if not hasattr(self, "engine"):
+            return
+        engine = self.engine
+        for waiter, group in engine.waiting.pods.values():
+            pod = waiter.pod
+            if group.refusal is None or pod.gang is not None or pod.uid in engine.nominations:
+                continue
+            with engine.asked(), asking(engine.verdicts[pod.scheduler], pod) as ask:
+                row, _, _ = engine.verdicts[pod.scheduler].best(ask, keep=False)
+                fits = row >= 0 and not engine.preempting.promised([pod])
+            assert not fits, f"{pod.name} sleeps beside room on {engine.cluster.name(row)}"
 
     def teardown(self) -> None:
         """When all deletes and binds are through and who is awaited has ended, nothing is kept, and

@@ -340,3 +340,13 @@ def test_that_members_are_missing_is_told_soon_whatever_was_told_before() -> Non
     for _ in range(4):
         world.wait(1)
     assert "is not complete: 1 of 2 members are here" in said(world)["g-0"]
+
+
+def test_what_is_left_of_a_place_that_went_to_another_is_anybodys() -> None:
+    world = World(n=3, binds="hold")
+    world.submit("large", gpus=3, gang=Gang("default/g", 1))
+    world.submit("small", gpus=1)
+    world.engine.handle(on.BindFailed("uid-large", "conflict"), world.now)
+    world.submit("high", gpus=2, priority=9)
+    world.wait(2)
+    assert sorted(world.engine.assumed) == ["uid-high", "uid-small"]

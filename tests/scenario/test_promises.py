@@ -656,3 +656,13 @@ def test_a_place_whose_job_is_gone_is_as_anybodys_also_when_a_node_is_forgiven_j
     engine.handle(on.Tick(), forgiven)
     (held,) = engine.cluster.holds.pods[engine.cluster.rows["n"]].values()
     assert held.priority == 100
+
+
+def test_what_is_left_of_a_place_that_a_smaller_worker_took_is_anybodys() -> None:
+    world = World(n=3)
+    grants(world, grant(A, 1, gpus=3))
+    world.submit("other", gpus=2)
+    assert list(world.waiting()) == ["other"]
+    world.see(pod("w", 1, worker=Worker(A)))
+    world.wait(2)
+    assert world.running().keys() == {"w", "other"}

@@ -47,12 +47,13 @@ class Deciding:
         ask = Ask(pod, self._cluster.demand(pod.row), waiter.own, waiter.concerning)
         for uid in self._promises.open_to(pod):
             with self._cluster.trial() as trial:
-                row = self._cluster.holds.rows[uid]
-                self._cluster.holds.release(uid)
+                ((held, row),) = self._cluster.holds.taken([uid])
                 if self._verdicts[pod.scheduler].takes(ask, row):
                     effects, taken = self._take(waiter, ask, row, None, now)
                     if taken:
                         trial.keep()
+                        if held.row != pod.row:  # it may be smaller than its job has said
+                            self._waiting.wake((EventKind.POD_GONE,), now)
                         return effects
         return None
 
@@ -161,7 +162,8 @@ class Deciding:
         self, waiter: Waiter, placed: Placement, plan: Plan, refusal: Refusal, now: float
     ) -> list[do.Effect]:
         pod, row = waiter.pod, self._cluster.rows[plan.node]
-        self._nominations.keep(placing.holding(placed), row, pod.uid)
+        if self._nominations.keep(placing.holding(placed), row, pod.uid):
+            self._waiting.wake((EventKind.POD_GONE,), now)  # its place was elsewhere before
         effects = self.preempting.doom(pod, plan.node, plan.victims, pod.uid)
         self._nominations.doom(plan.leaving, pod.uid)  # told before, perhaps for a higher priority
         waiter.pod = replace(pod, nominated=plan.node)

@@ -348,8 +348,10 @@ class Engine:
         placed = self.cluster.pods.get(uid)
         effects = self.keeper.leave(self.cluster.anybody(uid), ended=False)
         self.cluster.remove(uid)
-        self._rouse(self.nominations.unexpected(uid), now)
-        self._rouse(self.nominations.gone(uid), now)
+        given_up = self.nominations.unexpected(uid)
+        self._rouse([*given_up, *self.nominations.gone(uid)], now)
+        if given_up:
+            self.waiting.wake((EventKind.POD_GONE,), now)
         if not self._is_ours(waiter.pod):  # it changed meanwhile
             self.waiting.wake((EventKind.POD_GONE,), now)
             return effects

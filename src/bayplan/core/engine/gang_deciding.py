@@ -107,7 +107,7 @@ class GangDeciding:
             harmless = self._preempting.stand(promised)
             if placed.ok and harmless and not short:
                 trial.keep()
-                self._promises.is_due |= turn.is_elastic  # some may be elsewhere, or nowhere
+                self._promised_changed(turn, now)
         if not placed.ok:
             plan = self._plan(turn)
             if shape is not None and not isinstance(plan, GangPlan):
@@ -148,6 +148,13 @@ class GangDeciding:
         }
         others = [pod for pod in turn.pods if pod.uid not in homes]
         return homes | self._promises.homes(others)
+
+    def _promised_changed(self, turn: Turn, now: float) -> None:
+        """What the job was promised is given up for what its workers got, which may be elsewhere,
+        or nowhere."""
+        if turn.is_elastic:
+            self._promises.is_due = True
+            self._waiting.wake((EventKind.POD_GONE,), now)
 
     # ---- refusals
 
@@ -304,8 +311,11 @@ class GangDeciding:
             self._unkeep(turn, now)  # they are no good any more, or nobody ever ends there
         if not self._reservations.may_reserve(wish):
             return False
-        for uid in self._reservations.reserve(wish):
+        given_up = self._reservations.reserve(wish)
+        for uid in given_up:
             self._waiting.rouse(uid, now)
+        if given_up:
+            self._waiting.wake((EventKind.POD_GONE,), now)
         group.hopeless, group.kept = turn.key not in self._reservations, now
         group.awaits = len(self._nominations.awaited.get(turn.key, ()))
         return not group.hopeless
@@ -339,10 +349,9 @@ class GangDeciding:
 
     def _preempt(self, turn: Turn, plan: GangPlan, refusal: Refusal, now: float) -> list[do.Effect]:
         rows = self._cluster.rows
-        for pod in turn.pods:
-            self._nominations.forget(pod.uid)
+        self._unkeep(turn, now)
         self._promises.homes(turn.pods)  # they get places of their own
-        self._promises.is_due |= turn.is_elastic
+        self._promised_changed(turn, now)
         effects: list[do.Effect] = []
         for placed in plan.placements:
             effects += self._preempting.displace(placed.pod, rows[placed.node], now)

@@ -29,11 +29,13 @@ class Nominations:
         """Whether a place is kept for the pod; it ends with its node."""
         return uid in self.owners and uid in self._holds.rows
 
-    def keep(self, pod: Pod, row: int, owner: str) -> None:
-        """The pod, with the devices that it would get, has its place on the row."""
-        self.forget(pod.uid)
+    def keep(self, pod: Pod, row: int, owner: str) -> bool:
+        """The pod, with the devices that it would get, has its place on the row. Gives whether it
+        had one before."""
+        had = self.forget(pod.uid)
         self._holds.hold(pod, row)
         self.owners[pod.uid] = owner
+        return had
 
     def release(self, uid: str) -> int:
         """Only the place, and only for the trial that this is part of. Gives its row."""

@@ -254,4 +254,6 @@ class Preempting:
                 self._waiting.rouse(held.uid, now)
                 refusal = Refusal(DISPLACED, {}, frozenset(), self._cluster.version)
                 effects.append(do.Refuse(waiter.pod, refusal, ""))
+        if effects:  # it may have been more than the pod takes
+            self._waiting.wake((EventKind.POD_GONE,), now)
         return effects
