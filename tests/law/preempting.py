@@ -60,6 +60,7 @@ def _no_gang_is_left_in_part(engine: Engine, effect: do.Preempt) -> None:
 
 def _is_needed(engine: Engine, effect: do.Preempt, victim: Pod, home: str) -> None:
     verdicts, cluster = engine.verdicts[effect.pod.scheduler], engine.cluster
-    with cluster.trial(), asking(verdicts, effect.pod) as ask:
+    with cluster.trial():
         cluster.place(victim, home)
-        assert not verdicts.takes(ask, cluster.rows[effect.node]), victim
+        with asking(verdicts, effect.pod) as ask:  # now, since its terms count as well
+            assert not verdicts.takes(ask, cluster.rows[effect.node]), victim
