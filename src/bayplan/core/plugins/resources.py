@@ -1,6 +1,7 @@
 """Resources: does it fit, and how full does the node become."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from bayplan.core.state.demand import NOT_ASKED, PODS, SCORED_CPU, SCORED_MEMORY
 from bayplan.core.state.view import Line, View
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
+MOST_SPELLED = 256
 SPELLED_FIRST = {name: at for at, name in enumerate(("pods", *NATIVE))}
 # Constants as arrays: NumPy converts a Python number anew on every call.
 ZERO, ONE, PERCENT, HALVES = (np.array(number) for number in (0, 1, MAX_SCORE, 3 * MAX_SCORE // 2))
@@ -98,6 +100,7 @@ class NodeResourcesFit:
         self._strategy = args.scoring_strategy
         self._ignoring = bool(args.ignored_resources or args.ignored_resource_groups)
         self._by_utilization = shape_table(self._strategy.requested_to_capacity_ratio.shape)
+        self._spelled = lru_cache(MOST_SPELLED)(self._spell)  # amounts differ more than names
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         needs = self._needs(ask)
@@ -220,19 +223,27 @@ class NodeResourcesFit:
     def _reasons(self, ask: Ask) -> "Reasons":
         found: Reasons | None = ask.demand.memo.get((self, "reasons"))
         if found is None:
-            found = ask.demand.memo[self, "reasons"] = self._spell(ask)
+            demand = ask.demand
+            named = tuple(demand.columns.items()), demand.unknown, demand.served
+            found = demand.memo[self, "reasons"] = self._spelled(*named, len(demand.need))
         return found
 
-    def _spell(self, ask: Ask) -> "Reasons":
+    def _spell(
+        self,
+        columns: tuple[tuple[str, int], ...],
+        unknowns: tuple[str, ...],
+        by_classes: tuple[str, ...],
+        width: int,
+    ) -> "Reasons":
         """A bit and a text per asked resource: pods, cpu, memory, storage, then by name."""
-        bits = np.zeros(len(ask.demand.need), dtype=np.int64)
+        bits, column_of = np.zeros(width, dtype=np.int64), dict(columns)
         reasons: list[Reason] = []
         unknown = 0
-        served = [name for name in ask.demand.served if not self._ignores(name)]
-        for name in sorted((*ask.demand.columns, *ask.demand.unknown), key=place_of):
+        served = [name for name in by_classes if not self._ignores(name)]
+        for name in sorted((*column_of, *unknowns), key=place_of):
             if self._ignores(name):
                 continue
-            column = ask.demand.columns.get(name)
+            column = column_of.get(name)
             if column is None:
                 unknown |= 0 if name in served else 1 << len(reasons)
             else:
@@ -242,7 +253,7 @@ class NodeResourcesFit:
         through_classes = 1 << len(reasons) if served else 0
         if served:
             reasons.append(through(served))
-            unknown |= through_classes if set(served) & set(ask.demand.unknown) else 0
+            unknown |= through_classes if set(served) & set(unknowns) else 0
         return Reasons(bits, unknown, through_classes, tuple(reasons))
 
     def _ignores(self, name: str) -> bool:
