@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 
 from bayplan.core.model import effects as do
-from bayplan.core.model.pods import Gang
+from bayplan.core.model.pods import AffinityTerm, Gang
+from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
-from bayplan.testing.world import World, pod
+from bayplan.testing.world import HOSTNAME, World, pod, terms
 
 RACK, ZONE = "example.com/rack", "example.com/zone"
 
@@ -67,6 +68,17 @@ def test_a_domain_may_be_too_small_for_members_that_are_not_needed() -> None:
     world.wait(2)
     assert world.running().keys() == {"small-0", "small-1"}
     assert where(world) == {"y": 2}
+
+
+def test_a_member_that_must_be_beside_another_does_not_close_a_domain() -> None:
+    world = racks(x=(8,))
+    gang = Gang("default/g", 2, within=RACK)
+    mate = Selector((Requirement("app", "In", ("x",)),))
+    beside = terms(affinity=(AffinityTerm(mate, HOSTNAME, ("default",)),))
+    world.see(pod("first", 1, terms=beside, gang=gang))
+    world.see(pod("second", 1, labels={"app": "x"}, gang=gang))
+    world.wait(2)
+    assert world.running().keys() == {"first", "second"}
 
 
 def test_later_members_go_where_the_others_are() -> None:

@@ -8,7 +8,7 @@ from bayplan.core.engine.profile import Profile, ProfileConfig
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.groups import Patience
-from bayplan.core.model.pods import AffinityTerm, Gang
+from bayplan.core.model.pods import AffinityTerm, Gang, HostPort
 from bayplan.core.model.selectors import Requirement, Selector
 from bayplan.core.state import laws
 from bayplan.core.state.waiting import Rests
@@ -350,3 +350,14 @@ def test_what_is_left_of_a_place_that_went_to_another_is_anybodys() -> None:
     world.submit("high", gpus=2, priority=9)
     world.wait(2)
     assert sorted(world.engine.assumed) == ["uid-high", "uid-small"]
+
+
+@pytest.mark.parametrize("gang", [None, Gang("default/g", 1)])
+def test_who_could_not_be_beside_a_pod_hears_that_its_bind_failed(gang: Gang | None) -> None:
+    world = World(n=8, binds="hold")
+    taken = (HostPort(port=80, protocol="TCP", ip="0.0.0.0"),)
+    world.submit("low", gpus=1, ports=taken, gang=gang)
+    world.submit("high", gpus=1, ports=taken, priority=9, preempts=False)
+    world.now += 1.5
+    world.answer("low", ok=False)
+    assert list(world.engine.assumed) == ["uid-high"]

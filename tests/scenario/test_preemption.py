@@ -377,3 +377,39 @@ def test_what_a_nominated_pod_waits_for_is_no_answer_to_its_equals() -> None:
     assert victims(world) == []
     world.see(pod("second", 1, priority=10))
     assert victims(world) == ["low"]
+
+
+def test_a_place_that_is_given_up_for_another_is_anybodys() -> None:
+    world = World()
+    for name, gpus in (("a", 3), ("b", 2)):
+        world.node(name, gpus, labels={"zone": "z"})
+    world.see(pod("low", 2, node="a"))
+    world.see(pod("middle", 2, node="b", priority=5))
+    world.submit("high", gpus=2, priority=10, node_selector=(("zone", "z"),))
+    world.submit("small", gpus=1, node_selector=((HOSTNAME, "a"),))
+    assert (victims(world), sorted(world.waiting())) == (["low"], ["high", "small"])
+    world.node("a", 3, labels={"zone": "y"})
+    world.wait(2)
+    world.wait(2)
+    assert victims(world) == ["low", "middle"]
+    assert world.running() == {"small": "a"}
+
+
+def test_another_schedulers_pod_that_others_go_for_is_in_nobodys_way() -> None:
+    world = World(n=3)
+    world.submit("v", gpus=3)
+    world.tell(on.PlaceWanted(pod("foreign", 2, scheduler="other", priority=9), ("n",)))
+    world.finish("v")
+    world.submit("small", gpus=1)
+    assert world.running() == {"small": "n"}
+
+
+def test_what_was_kept_for_another_schedulers_pod_is_anybodys_when_it_comes_no_more() -> None:
+    for ends in (lambda world: world.tell(on.PodNotExpected("uid-foreign")), lambda world: None):
+        world = World(n=3)
+        world.tell(on.PodExpected(pod("foreign", 3, scheduler="other"), "n"))
+        world.submit("ours", gpus=1)
+        assert list(world.waiting()) == ["ours"]
+        ends(world)
+        world.wait(3)
+        assert world.running() == {"ours": "n"}

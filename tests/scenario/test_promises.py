@@ -666,3 +666,28 @@ def test_what_is_left_of_a_place_that_a_smaller_worker_took_is_anybodys() -> Non
     world.see(pod("w", 1, worker=Worker(A)))
     world.wait(2)
     assert world.running().keys() == {"w", "other"}
+
+
+def test_what_is_left_of_places_that_a_gang_of_smaller_workers_took_is_anybodys() -> None:
+    world = World(n=4)
+    gang = Gang("default/a", 2)
+    grants(world, grant(A, 2, gpus=2, gang=gang))
+    world.submit("other", gpus=2)
+    assert list(world.waiting()) == ["other"]
+    for name in ("w-0", "w-1"):
+        world.engine.handle(on.PodSeen(pod(name, 1, worker=Worker(A), gang=gang)), world.now)
+    world.wait(2)
+    assert world.running().keys() == {"w-0", "w-1", "other"}
+
+
+@pytest.mark.parametrize("changed", [{"gpus": 5}, {"gpus": 3, "wrong": "no such thing"}])
+def test_places_of_a_job_that_has_no_use_for_them_any_more_are_anybodys(
+    changed: dict[str, Any],
+) -> None:
+    world = World(n=3)
+    grants(world, grant(A, 1, gpus=3))
+    world.submit("other", gpus=2)
+    assert list(world.waiting()) == ["other"]
+    grants(world, grant(A, 1, generation=2, **changed))
+    world.wait(2)
+    assert world.running().keys() == {"other"}

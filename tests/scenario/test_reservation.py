@@ -11,7 +11,7 @@ from bayplan.core.model.groups import Patience
 from bayplan.core.model.pods import Gang
 from bayplan.core.model.steps import Fits, Where
 from bayplan.core.state import laws
-from bayplan.testing.world import World, asks, cards, pod
+from bayplan.testing.world import HOSTNAME, World, asks, cards, pod
 from tests.what_if.clusters import ask
 
 LONG = Patience().reserve_s
@@ -377,3 +377,23 @@ def test_places_are_devices_where_those_are_known() -> None:
     world.finish("p-1")
     assert {"big-0", "big-1"} <= world.running().keys()
     assert not laws.broken(world.engine.cluster)
+
+
+def test_a_place_that_moves_to_where_pods_end_is_anybodys() -> None:
+    world = World(binds="hold", patience=Patience(reserve_s=5.0, timeout_s=10_000.0))
+    for name, gpus in (("a", 1), ("b", 2), ("c", 2)):
+        world.node(name, gpus, labels={"zone": "z"})
+    facts = {"gang": Gang("default/g", 2), "node_selector": (("zone", "z"),), "created_s": 1.0}
+    world.see(pod("later", 2, node="c", created_s=50.0))
+    for name, gpus in (("g-0", 1), ("g-1", 2)):
+        world.engine.handle(on.PodSeen(pod(name, gpus, **facts)), world.now)
+    world.tick()
+    assert world.running() == {"g-0": "a", "g-1": "b"}
+    world.answer("g-0")
+    world.see(pod("g-0", 1, node="a", **facts))
+    world.answer("g-1", ok=False)
+    world.submit("small", gpus=1, node_selector=((HOSTNAME, "b"),), created_s=60.0)
+    world.node("b", 2, labels={"zone": "y"})
+    for _ in range(10):
+        world.wait(3)
+    assert world.running()["small"] == "b"

@@ -138,7 +138,10 @@ class Deciding:
             effects = self.preempting.displace(pod, row, now)
             if found.gone:
                 return effects + self._preempt(waiter, placed, found, refusal, now), True
-            return effects + self._take(waiter, ask, row, None, now)[0], True
+            taken, ok = self._take(waiter, ask, row, None, now)
+            if not ok and self._nominations.forget(pod.uid):
+                self._waiting.wake((EventKind.POD_GONE,), now)
+            return effects + taken, True
         if found == KEPT:
             refusal = replace(refusal, helped_by=frozenset(EventKind))
         if found is not None:

@@ -111,6 +111,8 @@ class Engine:
             case on.PodExpected() | on.PodNotExpected() | on.PlaceWanted() | on.BindAsked():
                 self.nominations.expire(now)
                 effects = self.offers.hear(event, now)
+                if isinstance(event, on.PodNotExpected):
+                    self.waiting.wake((EventKind.POD_GONE,), now)
                 for each in effects:
                     if isinstance(each, do.Bind):
                         self.assume(Waiter(each.placement.pod, (), 0))
@@ -134,6 +136,7 @@ class Engine:
         return []
 
     def asked(self) -> aside:
+        """For a question."""
         return aside(self.cluster, self.preemption.values())
 
     def is_idle(self, now: float) -> bool:
@@ -348,20 +351,16 @@ class Engine:
         placed = self.cluster.pods.get(uid)
         effects = self.keeper.leave(self.cluster.anybody(uid), ended=False)
         self.cluster.remove(uid)
-        given_up = self.nominations.unexpected(uid)
-        self._rouse([*given_up, *self.nominations.gone(uid)], now)
-        if given_up:
-            self.waiting.wake((EventKind.POD_GONE,), now)
+        self._rouse(self.nominations.unexpected(uid), now)
+        self._rouse(self.nominations.gone(uid), now)
+        self.waiting.wake((EventKind.POD_GONE,), now)  # also of its ports and labels
         if not self._is_ours(waiter.pod):  # it changed meanwhile
-            self.waiting.wake((EventKind.POD_GONE,), now)
             return effects
         waiter.arrival = self.waiting.ticket()
         self.waiting.back_off(waiter, now)
         granted = self.promises.granted(waiter.pod)  # then a place is held anyway
         if placed is not None and placed.pod.gang is not None and not granted:  # others are there
             self.nominations.keep(placed.pod, placed.row, placed.pod.gang.key)
-        else:
-            self.waiting.wake((EventKind.POD_GONE,), now)
         return effects + self._queue(waiter, now)
 
     # ---- places that are kept
@@ -418,8 +417,9 @@ class Engine:
     # ---- deciding
 
     def _cycle(self, now: float, limit: int) -> list[do.Effect]:
-        if self.offers.until:
+        if self.offers.next_end <= now:
             self.offers.expire(now)
+            self.waiting.wake((EventKind.POD_GONE,), now)
         if self.nominations.spared and self.nominations.expire(now):
             self.waiting.wake((EventKind.POD_GONE,), now)
         if self.cluster.distrusted.next_end <= now:
@@ -469,8 +469,8 @@ class Engine:
         for member in members:
             self.waiting.rest(member, now)
         kept = self.nominations.owners.keys() | self.offers.until.keys() | self.promises.all()
-        for uid in [uid for uid in self.cluster.holds.rows if uid not in kept]:
-            self.cluster.holds.release(uid)
+        if self.cluster.holds.taken([uid for uid in self.cluster.holds.rows if uid not in kept]):
+            self.waiting.wake((EventKind.POD_GONE,), now)
         return [self._park(waiter.pod, error)]
 
     def _park(self, pod: Pod, error: Exception) -> do.Park:

@@ -311,12 +311,11 @@ class GangDeciding:
             self._unkeep(turn, now)  # they are no good any more, or nobody ever ends there
         if not self._reservations.may_reserve(wish):
             return False
-        given_up = self._reservations.reserve(wish)
-        for uid in given_up:
+        for uid in self._reservations.reserve(wish):
             self._waiting.rouse(uid, now)
-        if given_up:
-            self._waiting.wake((EventKind.POD_GONE,), now)
         group.hopeless, group.kept = turn.key not in self._reservations, now
+        if not group.hopeless:  # others, or its own members, may have had places before
+            self._waiting.wake((EventKind.POD_GONE,), now)
         group.awaits = len(self._nominations.awaited.get(turn.key, ()))
         return not group.hopeless
 

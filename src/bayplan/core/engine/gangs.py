@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
 from bayplan.core.engine.evenly import Evenly
@@ -158,7 +159,7 @@ class _Room(NamedTuple):
     """What a domain has for a gang, at most."""
 
     times: float  # how often all members together
-    members: float  # how many of them, if not all
+    members: float  # how many of them
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -411,7 +412,7 @@ class _Placing:
             yield math.inf, _both(codes == there.most_common(1)[0][0], within)
             return
         room = self._room(codes, len(column.values), within)
-        some = [code for code in range(1, len(room)) if room[code].members]
+        some = [code for code in range(1, len(room)) if room[code].members > 0]
         some.sort(key=lambda code: (-there[code], room[code].order))
         yield from ((room[code].members, _both(codes == code, within)) for code in some)
 
@@ -420,15 +421,21 @@ class _Placing:
         least, members_in = np.full(count, np.inf), np.zeros(count)
         for row in dict.fromkeys(pod.row for pod in self._pods):
             members = [pod for pod in self._pods if pod.row == row]
-            with asking(self._verdicts, members[0]) as ask:
+            with asking(self._verdicts, self._alone(members)) as ask:
                 feasible = self._verdict(ask, within)[: self._cluster.height] >= 0
             asked = np.flatnonzero(ask.demand.take * (ask.demand.need != NOT_ASKED) > 0)
             free = self._cluster.free[: self._cluster.height, asked]
-            times = np.where(feasible, (free // ask.demand.take[asked]).min(axis=1), 0)
+            times = np.where(feasible, (free // ask.demand.take[asked]).min(axis=1), 0).clip(0)
             per_domain = np.bincount(codes, np.minimum(times, len(members)), minlength=count)
             least = np.minimum(least, per_domain / len(members))
             members_in += np.minimum(per_domain, len(members))
         return list(map(_Room, least.tolist(), members_in.tolist()))
+
+    def _alone(self, members: Sequence[Pod]) -> Pod:
+        """One of them; as if without terms where they may need each other, or go elsewhere then."""
+        if any(map(self._has_terms, members)):
+            return replace(members[0], terms=None, labels={})
+        return members[0]
 
     # ---- taking choices back
 

@@ -95,9 +95,9 @@ class Nominations:
         return self.pods_of(free)
 
     def in_the_way(self, owner: str) -> list[str]:
-        """The pods that will not be there any more when the owner's pods are. Also those who go for
-        others: their places are kept besides."""
-        return [*self.doomed, *self.awaited.get(owner, ())]
+        """The pods that will not be there any more when the owner's pods are."""
+        going = [uid for uid, owners in self.doomed.items() if owner in owners]
+        return [*going, *self.awaited.get(owner, ())]
 
     def given_up(self, uid: str) -> list[str]:
         """A victim stays: what was kept for whom it was to go is given up."""

@@ -174,7 +174,8 @@ class Preempting:
         most = max(pod.priority for pod in newcomers)
         mine = {pod.uid for pod in newcomers}
         kept = [uid for uid in self._nominations.owners if uid in self._nominations]
-        pods = [self._waiting.pods[uid][0].pod for uid in kept if uid not in mine]
+        waiting = self._waiting.pods  # another scheduler's pods do not wait here
+        pods = [waiting[uid][0].pod for uid in kept if uid in waiting and uid not in mine]
         pods = [
             each
             for each in pods
@@ -211,18 +212,25 @@ class Preempting:
         return found
 
     def _leaves_in_part(self, victim: Pod) -> bool:
+        """Whether the victim's gang would run with fewer than its minimum."""
+        if victim.gang is None:
+            return False
+        members = self._cluster.census.gangs[victim.gang.key]
         with self._cluster.trial():
-            for uid in self._nominations.doomed.keys() - {victim.uid}:
+            for uid in self._nominations.doomed.keys() & members.keys() - {victim.uid}:
                 self._cluster.remove(uid)
             return bool(in_part(self._cluster, [victim]))
 
     def _would_fit(self, pod: Pod, stays: str = "") -> bool:
-        """Whether the pod fits in its place once all who go, but perhaps one, are gone."""
-        going = self._nominations.in_the_way(self._nominations.owners[pod.uid])
+        """Whether the pod fits in its place once all who go, but perhaps one, are gone: for it, or
+        there for others, whose places are kept besides."""
+        going = dict.fromkeys(self._nominations.in_the_way(self._nominations.owners[pod.uid]))
         verdicts = self._verdicts[pod.scheduler]
         with self._cluster.trial():
             row = self._nominations.release(pod.uid)
-            for uid in dict.fromkeys(going):
+            there = (each.pod.uid for each in self._cluster.in_the_way(pod, row))
+            going |= dict.fromkeys(uid for uid in there if uid in self._nominations.doomed)
+            for uid in going:
                 if uid in self._cluster.pods and uid != stays:
                     self._cluster.remove(uid)
             with asking(verdicts, pod) as ask:

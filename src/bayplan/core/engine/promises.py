@@ -49,6 +49,7 @@ class Promises:
         self._use_closes = any(getattr(plugin, "use_closes", False) for plugin in filters)
         self._settled: dict[str, _State] = {}  # by key: as it was left
         self._helped = -1  # `waiting.helped` at that time
+        self._has_freed = False  # places were given up since
 
     @property
     def is_kept(self) -> bool:
@@ -113,6 +114,7 @@ class Promises:
         if known is not None and not _alike(known.pod, grant.pod):
             for uid in self.of(grant.key):  # they are of no use to such workers
                 self._release(uid)
+                self._has_freed = True
         self.grants[grant.key] = grant
         if grant.key in self.told:  # somebody else may have written, or it is from before
             self.told[grant.key] = grant.confirmed
@@ -164,14 +166,16 @@ class Promises:
 
     def settle(self) -> tuple[list[do.Effect], bool]:
         """What is to be said of which grant; and whether anybody's chances are better."""
-        self.is_due, better = False, self._recheck()
+        better, self.is_due, self._has_freed = self._has_freed, False, False
+        better |= self._recheck()
         better |= self._rank()
         otherwise = self._promised_otherwise()
         for key in [key for key in self.places if key not in self.grants]:
             better |= self._trim(key, 0)
         due = sorted((g for g in self.grants.values() if self._is_due(g, otherwise)), key=_turn)
         for grant in due:
-            better |= self._trim(grant.key, self._missing(grant, grant.places, otherwise))
+            wanted = 0 if grant.wrong else self._missing(grant, grant.places, otherwise)
+            better |= self._trim(grant.key, wanted)
         is_roomier = better or self._helped != self._waiting.helped
         self._helped, before = self._waiting.helped, self.count
         short = (g for g in self.grants.values() if self._told(g).places < g.places)

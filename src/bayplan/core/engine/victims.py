@@ -242,7 +242,7 @@ def plans_of(found: Sequence[tuple[Sequence[Pod], int]], now_s: float) -> Plans:
 
 
 def in_part(cluster: Cluster, victims: Sequence[Pod]) -> set[str]:
-    """The gangs that would run with fewer than their minimum."""
+    """The gangs that would run with fewer than their minimum; members that terminate do not run."""
     residents, gone = cluster.pods, {pod.uid for pod in victims}
     found = set()
     for key in {pod.gang.key for pod in victims if pod.gang is not None}:

@@ -1,7 +1,6 @@
 """Resources: does it fit, and how full does the node become."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Hashable, Sequence
 from typing import Literal, cast
 
 import numpy as np
@@ -100,7 +99,7 @@ class NodeResourcesFit:
         self._strategy = args.scoring_strategy
         self._ignoring = bool(args.ignored_resources or args.ignored_resource_groups)
         self._by_utilization = shape_table(self._strategy.requested_to_capacity_ratio.shape)
-        self._spelled = lru_cache(MOST_SPELLED)(self._spell)  # amounts differ more than names
+        self._spelled: dict[Hashable, Reasons] = {}  # by names: amounts differ more
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         needs = self._needs(ask)
@@ -224,8 +223,14 @@ class NodeResourcesFit:
         found: Reasons | None = ask.demand.memo.get((self, "reasons"))
         if found is None:
             demand = ask.demand
-            named = tuple(demand.columns.items()), demand.unknown, demand.served
-            found = demand.memo[self, "reasons"] = self._spelled(*named, len(demand.need))
+            columns = tuple(demand.columns.items())
+            named = columns, demand.unknown, demand.served, len(demand.need)
+            found = self._spelled.get(named)
+            if found is None:
+                if len(self._spelled) >= MOST_SPELLED:
+                    self._spelled.clear()
+                found = self._spelled[named] = self._spell(*named)
+            demand.memo[self, "reasons"] = found
         return found
 
     def _spell(
