@@ -386,21 +386,26 @@ def test_a_place_that_is_given_up_for_another_is_anybodys() -> None:
     world.see(pod("low", 2, node="a"))
     world.see(pod("middle", 2, node="b", priority=5))
     world.submit("high", gpus=2, priority=10, node_selector=(("zone", "z"),))
+    world.wait(1.1)
+    world.node("c", 0)  # it is tried again, and rests for longer now
     world.submit("small", gpus=1, node_selector=((HOSTNAME, "a"),))
-    assert (victims(world), sorted(world.waiting())) == (["low"], ["high", "small"])
+    world.wait(1.1)
     world.node("a", 3, labels={"zone": "y"})
-    world.wait(2)
-    world.wait(2)
+    assert (victims(world), sorted(world.waiting())) == (["low"], ["high", "small"])
+    world.wait(1.3)
     assert victims(world) == ["low", "middle"]
+    world.wait(2.0)
     assert world.running() == {"small": "a"}
 
 
 def test_another_schedulers_pod_that_others_go_for_is_in_nobodys_way() -> None:
     world = World(n=3)
     world.submit("v", gpus=3)
+    world.submit("ours", gpus=3, priority=5)
+    world.submit("small", gpus=1)
     world.tell(on.PlaceWanted(pod("foreign", 2, scheduler="other", priority=9), ("n",)))
     world.finish("v")
-    world.submit("small", gpus=1)
+    world.wait(11)
     assert world.running() == {"small": "n"}
 
 

@@ -383,7 +383,11 @@ def test_a_place_that_moves_to_where_pods_end_is_anybodys() -> None:
     world = World(binds="hold", patience=Patience(reserve_s=5.0, timeout_s=10_000.0))
     for name, gpus in (("a", 1), ("b", 2), ("c", 2)):
         world.node(name, gpus, labels={"zone": "z"})
-    facts = {"gang": Gang("default/g", 2), "node_selector": (("zone", "z"),), "created_s": 1.0}
+    facts: dict[str, Any] = {
+        "gang": Gang("default/g", 2),
+        "node_selector": (("zone", "z"),),
+        "created_s": 1.0,
+    }
     world.see(pod("later", 2, node="c", created_s=50.0))
     for name, gpus in (("g-0", 1), ("g-1", 2)):
         world.engine.handle(on.PodSeen(pod(name, gpus, **facts)), world.now)
