@@ -81,11 +81,55 @@ def test_a_cancelled_one_is_cancelled(clock: RealClock) -> None:
 
 def test_those_that_are_over_leave_nothing(clock: RealClock) -> None:
     async def story() -> int:
-        for length_s in range(1, 200):
-            assert not await late(clock, float(length_s), 0.0)
+        for millis in range(200):
+            assert not await late(clock, SHORT_S + millis / 1e3, 0.0)
+        assert await late(clock, SHORT_S + 0.2, 9.0)  # the longest of all
         return len(clock._limits)
 
     assert asyncio.run(story()) == 0
+
+
+def test_one_event_loop_after_another(clock: RealClock) -> None:
+    assert not asyncio.run(late(clock, SHORT_S, 0.0))  # its timer never rings
+    assert asyncio.run(late(clock, SHORT_S, 9.0))
+
+
+def test_one_that_is_late_and_cancelled_is_cancelled(clock: RealClock) -> None:
+    async def slow(is_late: asyncio.Event) -> None:
+        async with clock.timeout(SHORT_S):
+            try:
+                await asyncio.sleep(9.0)
+            finally:
+                is_late.set()
+                await asyncio.sleep(9.0)
+
+    async def story() -> None:
+        is_late = asyncio.Event()
+        task = asyncio.create_task(slow(is_late))
+        await is_late.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(story())
+
+
+def test_one_within_another(clock: RealClock) -> None:
+    async def story() -> list[str]:
+        ended = []
+        try:
+            async with clock.timeout(3 * SHORT_S):
+                try:
+                    async with clock.timeout(SHORT_S):
+                        await asyncio.sleep(9.0)
+                except TimeoutError:
+                    ended.append("inner")
+                await asyncio.sleep(9.0)
+        except TimeoutError:
+            ended.append("outer")
+        return ended
+
+    assert asyncio.run(story()) == ["inner", "outer"]
 
 
 def test_one_that_was_made_long_before_still_ends(clock: RealClock) -> None:

@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -31,7 +32,7 @@ from bayplan.kube.transport import (
 PASSING = frozenset({429, 500, 502, 503, 504})  # answers that the same question may not get again
 
 
-class Resource(Struct, frozen=True):
+class Resource(Struct, frozen=True, cache_hash=True):
     """A kind of object, as paths name it. The core group is ""."""
 
     group: str
@@ -40,13 +41,17 @@ class Resource(Struct, frozen=True):
 
     def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
         """One object of it, or all in a namespace, or all."""
-        parts = ["", "apis", self.group] if self.group else ["", "api"]
-        parts.append(self.version)
-        if namespace:
-            parts += ["namespaces", _quoted(namespace)]
-        parts.append(self.plural)
-        parts += [_quoted(part) for part in (name, sub) if part]
-        return "/".join(parts)
+        path = _path_of_all(self, namespace)
+        if name:
+            path = f"{path}/{_quoted(name)}"
+        return f"{path}/{_quoted(sub)}" if sub else path
+
+
+@lru_cache(maxsize=1024)
+def _path_of_all(resource: Resource, namespace: str) -> str:
+    api = f"/apis/{resource.group}" if resource.group else "/api"
+    within = f"/namespaces/{_quoted(namespace)}" if namespace else ""
+    return f"{api}/{resource.version}{within}/{resource.plural}"
 
 
 _is_plain = re.compile(r"[-a-z0-9.]+").fullmatch  # nearly every name is

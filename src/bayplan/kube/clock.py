@@ -28,8 +28,6 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """Its time-outs belong to the event loop that first uses one."""
-
     def __init__(self) -> None:
         self._limits: dict[float, _Limits] = {}  # by length
 
@@ -45,54 +43,64 @@ class RealClock:
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         if seconds is None or seconds < _SHARED_S:
             return asyncio.timeout(seconds)
-        return _Limit(self._limits, seconds)
+        limits = self._limits.get(seconds)
+        if limits is None or limits.loop is not asyncio.get_running_loop():
+            limits = self._limits[seconds] = _Limits(self._limits, seconds)
+        return _Limit(limits)
 
 
 class _Limits:
-    """Time-outs of one length that are under way. They end in the order in which they began, so one
-    timer does for all of them: one for each would be a tenth of the CPU time of a request."""
+    """Time-outs of one length that are under way on one event loop. They end in the order in which
+    they began, so one timer does for all of them: one for each would be a tenth of the CPU time of
+    a request. When they are over the timer is left alone; it finds that out in its own time."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._loop = seconds, asyncio.get_running_loop()
-        self._ends: dict[asyncio.Timeout, float] = {}  # the oldest first
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(self, by_length: "dict[float, _Limits]", seconds: float) -> None:
+        self._by_length, self._seconds = by_length, seconds
+        self.loop = asyncio.get_running_loop()
+        self._ends: dict[_Limit, float] = {}  # the oldest first
+        self._waits = False  # for the timer
 
-    def add(self, limit: asyncio.Timeout) -> None:
-        at = self._ends[limit] = self._loop.time() + self._seconds
-        if self._timer is None:
-            self._timer = self._loop.call_at(at, self._look)
+    def add(self, limit: "_Limit") -> None:
+        at = self._ends[limit] = self.loop.time() + self._seconds
+        if not self._waits:
+            self._waits = True
+            self.loop.call_at(at, self._look)
 
-    def remove(self, limit: asyncio.Timeout) -> bool:
-        """Whether none is under way any more: then there is nothing to wait for."""
+    def remove(self, limit: "_Limit") -> None:
         self._ends.pop(limit, None)
-        if not self._ends and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        return not self._ends
 
     def _look(self) -> None:
         """What is late ends; the timer then waits for the next."""
-        self._timer = None
+        self._waits = False
         while self._ends:
             limit, at = next(iter(self._ends.items()))
-            if at > self._loop.time():
-                self._timer = self._loop.call_at(at, self._look)
+            if at > self.loop.time():
+                self._waits = True
+                self.loop.call_at(at, self._look)
                 return
             del self._ends[limit]
-            limit.reschedule(at)
+            limit.expire()
+        if self._by_length.get(self._seconds) is self:
+            del self._by_length[self._seconds]
 
 
 class _Limit:
-    def __init__(self, limits: dict[float, _Limits], seconds: float) -> None:
-        self._by_length, self._seconds = limits, seconds
-        self._limit = asyncio.timeout(None)
+    """As `asyncio.timeout` does: it cancels the task, and takes that back when nobody else did."""
+
+    __slots__ = ("_cancels", "_limits", "_task", "is_late")
+
+    def __init__(self, limits: _Limits) -> None:
+        self._limits, self.is_late = limits, False
 
     async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
-        self._limits = self._by_length.get(self._seconds)
-        if self._limits is None:
-            self._limits = self._by_length[self._seconds] = _Limits(self._seconds)
-        self._limits.add(self._limit)
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancels = task, task.cancelling()
+        self._limits.add(self)
+
+    def expire(self) -> None:
+        self.is_late = True
+        self._task.cancel()
 
     async def __aexit__(
         self,
@@ -100,9 +108,13 @@ class _Limit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._limits is not None and self._limits.remove(self._limit):
-            self._by_length.pop(self._seconds, None)
-        await self._limit.__aexit__(kind, error, trace)
+        self._limits.remove(self)
+        if (
+            self.is_late
+            and self._task.uncancel() <= self._cancels
+            and isinstance(error, asyncio.CancelledError)
+        ):
+            raise TimeoutError from error
 
 
 class Backoff:

@@ -93,7 +93,8 @@ class Reader:
 
     def decode_pod(self, source: Source) -> wire.Pod:
         seen = decode(source, self._wire_pod, "pod")
-        seen.profile = profile_of(source)
+        if seen.metadata is not None and seen.metadata.annotations is not None:
+            seen.profile = profile_of(source)
         return seen
 
     def live_pod(self, source: Source) -> Pod | None:
@@ -441,7 +442,7 @@ def profile_of(source: Source) -> dict[str, str] | None:
 
 def json_of(source: Source) -> bytes | msgspec.Raw:
     """The object as JSON; NaN and infinities, which JSON does not have, are a ValueError."""
-    if isinstance(source, bytes | msgspec.Raw):
+    if isinstance(source, (bytes, msgspec.Raw)):  # a union would be made anew for every object
         return source
     return json.dumps(source, allow_nan=False).encode()
 
