@@ -35,6 +35,9 @@ class ManualClock:
         self._asleep.set()
         await woken
 
+    async def hold(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         return self._timeout(seconds)
 

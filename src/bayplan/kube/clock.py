@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol
 
+_TURNS = 6  # of the event loop, from an answer's bytes to the next request's
 _SHARED_S = 1.0  # shorter time-outs are pauses, of which few are equally long
 
 
@@ -22,6 +23,10 @@ class Clock(Protocol):
         """Seconds since 1970, for what others read."""
 
     async def sleep(self, seconds: float) -> None: ...
+
+    async def hold(self, seconds: float) -> None:
+        """Everything on this thread rests. What arrives meanwhile is then dealt with in one go, as
+        far as it can be, before this returns."""
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """Raises TimeoutError in the block when it takes longer."""
@@ -39,6 +44,11 @@ class RealClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def hold(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         if seconds is None or seconds < _SHARED_S:

@@ -67,6 +67,9 @@ class VirtualClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def hold(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         return asyncio.timeout(seconds)
 
