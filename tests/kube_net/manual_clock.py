@@ -14,6 +14,7 @@ class ManualClock:
         self.now = 1000.0
         self.skips = skips
         self.slept: list[float] = []
+        self.holds = 0
         self._asleep = asyncio.Event()
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
         self._timeouts: list[tuple[float, asyncio.Timeout]] = []
@@ -36,6 +37,7 @@ class ManualClock:
         await woken
 
     async def hold(self, seconds: float) -> None:
+        self.holds += 1
         await asyncio.sleep(0)
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:

@@ -355,3 +355,38 @@ def test_a_plugins_failure_is_an_error_and_not_unschedulable() -> None:
         assert (patch["reason"], patch["message"]) == ("SchedulerError", "KeyError: 'zone'")
 
     run(test)
+
+
+def test_a_crowd_is_dealt_with_together_and_few_are_not() -> None:
+    async def test(rig: Rig) -> None:
+        for number in range(4):
+            rig.writer.bind(bind(f"one-of-few-{number}"))
+        await rig.settle()
+        assert len(rig.sent()) == 8
+        assert rig.clock.holds == 0
+        for number in range(20):
+            rig.writer.bind(bind(f"one-of-many-{number}"))
+        await rig.settle()
+        assert len(rig.sent()) == 48
+        holds = rig.clock.holds
+        assert holds > 0
+        await rig.settle()
+        assert rig.clock.holds == holds  # the crowd is gone
+
+    run(test, workers=4)
+
+
+def test_a_server_that_does_not_answer_is_not_asked_for_answers_without_end() -> None:
+    async def test(rig: Rig) -> None:
+        rig.clock.skips = False
+        rig.api.hold()
+        for number in range(20):
+            rig.writer.bind(bind(f"p{number}"))
+        await rig.settle()
+        assert rig.clock.holds <= 2
+        rig.api.let_go()
+        rig.clock.advance(1.0)
+        await rig.settle()
+        assert rig.writer.done["bind"] == 20
+
+    run(test, workers=4)
