@@ -66,9 +66,16 @@ TOPOLOGY_SPREAD = (
     Bug(
         "newcomer-not-counted",
         SPREAD,
-        "+ least - int(itself)",
-        "+ least",
+        "most = spread.max_skew - int(itself)",
+        "most = spread.max_skew",
         "the newcomer adds to the skew",
+    ),
+    Bug(
+        "unlabelled-nodes-are-in-no-domain",
+        SPREAD,
+        "if is_complete and sums.sums",
+        "if sums.sums",
+        "a node without the label is refused however empty all domains are",
     ),
     Bug(
         "newcomer-always-counted",
@@ -164,22 +171,22 @@ TOPOLOGY_SPREAD = (
     Bug(
         "spread-score-rounded-up",
         SPREAD,
-        "whole = np.floor(raw)",
-        "whole = np.ceil(raw)",
+        "return (raw + 0.5)",
+        "return (raw + 1.0)",
         "raw spread scores are rounded to the nearest",
     ),
     Bug(
         "spread-score-reversed",
         SPREAD,
-        "MAX_SCORE * (high + int(raw.min()) - raw) // high",
-        "MAX_SCORE * raw // high",
+        "MAX_SCORE * (high + int(raw.min()) - values) // high",
+        "MAX_SCORE * values // high",
         "fewer matching pods are better",
     ),
     Bug(
         "spread-score-from-zero",
         SPREAD,
-        "(high + int(raw.min()) - raw)",
-        "(high - raw)",
+        "(high + int(raw.min()) - values)",
+        "(high - values)",
         "the least gets 100, the most does not get 0",
     ),
     Bug(
@@ -192,8 +199,8 @@ TOPOLOGY_SPREAD = (
     Bug(
         "hostname-domains-of-all-nodes",
         SPREAD,
-        "size = len(scored)",
-        "size = len(view)",
+        "size, counts = len(scored), np",
+        "size, counts = len(view), np",
         "only feasible nodes are domains of the host name",
     ),
 )
@@ -202,9 +209,16 @@ INTER_POD_AFFINITY = (
     Bug(
         "terms-satisfied-one-by-one",
         POD_AFFINITY,
-        "satisfied &= populated(together.matched, affinity.topology_key, view)",
-        "satisfied &= populated(_.matched, affinity.topology_key, view)",
+        "satisfied &= populated(together.matched, column)",
+        "satisfied &= populated(_.matched, column)",
         "one pod must match all of the required affinity terms",
+    ),
+    Bug(
+        "one-anti-term-hides-another",
+        POD_AFFINITY,
+        "tables[at] = tables[at] | closed if at in tables else closed",
+        "tables[at] = closed",
+        "the domains of all terms with one topology key are closed",
     ),
     Bug(
         "no-first-of-series",
@@ -1013,7 +1027,7 @@ ABOUT_VOLUMES: tuple[Bug, ...] = (
     Bug(
         "rejection-not-on-top",
         VERDICTS,
-        "if self._rejection(ask, self._wide_rejects) is not None:",
+        "if self._rejection(ask, wide.rejects) is not None:",
         "if False:",
         "a pod whose claims are not there goes nowhere",
     ),

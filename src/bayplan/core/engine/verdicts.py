@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.engine.profile import Profile
@@ -104,6 +105,14 @@ class Kept:
         self.load_position = -1
 
 
+class Wide(Struct, frozen=True):
+    """The plugins that look at more than the node, as far as they have a say about a pod."""
+
+    rejects: list[Reject]
+    filters: list[Filter]
+    scores: list[tuple[int, Score]]
+
+
 class Verdicts:
     """Asks a profile's plugins, and keeps what they said."""
 
@@ -113,17 +122,25 @@ class Verdicts:
         self._seed = np.uint32(zlib.crc32(profile.name.encode()))
         self._static = profile.of_kind(Reads.STATIC)
         self._load = profile.of_kind(Reads.LOAD)
-        self._wide = profile.of_kind(Reads.CLUSTER)
+        wide_filters, wide_scores = profile.of_kind(Reads.CLUSTER)
         self._narrow = [each for each in profile.filters if each[1].reads is not Reads.CLUSTER]
-        wide = [plugin for _, plugin in (*self._wide[0], *self._wide[1])]
+        wide = [plugin for _, plugin in (*wide_filters, *wide_scores)]
         self.by_terms_alone = all(is_by_terms(plugin) for plugin in wide)
         self.ignores_labels = all(
             is_by_terms(plugin) or (isinstance(plugin, IgnoresLabels) and plugin.ignores_labels)
             for plugin in wide
         )
-        static = {number for number, each in profile.rejects if is_static(each)}
-        self._static_rejects = [each for each in profile.rejects if each[0] in static]
-        self._wide_rejects = [each for each in profile.rejects if each[0] not in static]
+        self._static_rejects = [each for _, each in profile.rejects if is_static(each)]
+        wide_rejects = [each for _, each in profile.rejects if not is_static(each)]
+        self._wide = {
+            (terms, claims): Wide(
+                [each for each in wide_rejects if has_part(each, terms, claims)],
+                [each for _, each in wide_filters if has_part(each, terms, claims)],
+                [each for each in wide_scores if has_part(each[1], terms, claims)],
+            )
+            for terms in (False, True)
+            for claims in (False, True)
+        }
         asked = dict.fromkeys(plugin for _, plugin in (*self._static[0], *self._static[1]))
         self._facts = [plugin for plugin in asked if isinstance(plugin, Facts)]
         names = {plugin.name for _, plugin in profile.filters}
@@ -169,19 +186,20 @@ class Verdicts:
         verdict = kept.verdict[: self.cluster.height]
         if not self.is_wide(ask):
             return verdict
-        view, verdict = View(self.cluster), verdict.copy()
-        if self._rejection(ask, self._wide_rejects) is not None:
-            verdict[:] = REFUSED
-            return verdict
-        for _, plugin in self._wide[0]:
-            put(verdict, plugin.refuse(ask, view))
-        for relative in kept.relatives:
-            if not relative.stands(verdict):
-                high, _ = relative.highest(verdict)
-                if high != relative.high:
-                    verdict += relative.added(high) - relative.added(relative.high)
-        self._add_wide_scores(ask, view, verdict)
-        return verdict
+        wide, view = self._wide_for(ask), View(self.cluster)
+        if self._rejection(ask, wide.rejects) is not None:
+            return np.full(len(verdict), REFUSED)
+        answers = [plugin.refuse(ask, view) for plugin in wide.filters]
+        if any(codes is not None for codes in answers):
+            verdict = verdict.copy()
+            for codes in answers:
+                put(verdict, codes)
+            for relative in kept.relatives:
+                if not relative.stands(verdict):
+                    high, _ = relative.highest(verdict)
+                    if high != relative.high:
+                        verdict += relative.added(high) - relative.added(relative.high)
+        return with_wide_scores(wide.scores, ask, view, verdict)
 
     def on(self, ask: Ask, view: View) -> Ints:
         """The verdicts on a view, computed afresh, with the reasons of refused rows."""
@@ -208,7 +226,7 @@ class Verdicts:
         for relative in relatives:
             verdict += relative.added(relative.most)
         if self.is_wide(ask):
-            self._add_wide_scores(ask, view, verdict)
+            verdict = with_wide_scores(self._wide_for(ask).scores, ask, view, verdict)
         return verdict
 
     def refusals(self, ask: Ask, view: View) -> Ints:
@@ -262,17 +280,24 @@ class Verdicts:
 
     def rejection(self, ask: Ask) -> Reason | None:
         """Why the pod is refused as a whole, whatever the nodes are like."""
-        return self._rejection(ask, self.profile.rejects)
+        return self._rejection(ask, [each for _, each in self.profile.rejects])
 
-    def _rejection(self, ask: Ask, rejects: list[tuple[int, Reject]]) -> Reason | None:
-        found = (rejecter.reject(ask, self.cluster) for _, rejecter in rejects)
-        return next((reason for reason in found if reason is not None), None)
+    def _rejection(self, ask: Ask, rejects: list[Reject]) -> Reason | None:
+        for rejecter in rejects:
+            reason = rejecter.reject(ask, self.cluster)
+            if reason is not None:
+                return reason
+        return None
 
     def is_wide(self, ask: Ask) -> bool:
         """Whether plugins that look at more than the node have a say."""
         if ask.own is not None or ask.concerning or ask.pod.row.claims:
             return True
         return not self.by_terms_alone
+
+    def _wide_for(self, ask: Ask) -> "Wide":
+        terms = ask.own is not None or bool(ask.concerning)
+        return self._wide[terms, bool(ask.pod.row.claims)]
 
     # ---- what is kept
 
@@ -413,13 +438,6 @@ class Verdicts:
             put(verdict, plugin.refuse(kept.ask, view))
         return verdict
 
-    def _add_wide_scores(self, ask: Ask, view: View, verdict: Ints) -> None:
-        view.feasible = verdict >= 0
-        for weight, score in self._wide[1]:
-            added = score.score(ask, view)
-            if added is not None:
-                verdict += (weight * added) << SCORE_SHIFT
-
 
 def is_static(plugin: Reject) -> bool:
     return cast(Filter, plugin).reads is Reads.STATIC
@@ -430,6 +448,16 @@ def is_by_terms(plugin: object) -> bool:
     return (isinstance(plugin, NeedsTerms) and plugin.needs_terms) or (
         isinstance(plugin, NeedsClaims) and plugin.needs_claims
     )
+
+
+def has_part(plugin: object, terms: bool, claims: bool) -> bool:
+    """Whether a plugin that looks at more than the node has a say about pods that have terms, or
+    whom others' terms concern, or that have claims."""
+    if not is_by_terms(plugin):
+        return True
+    by_terms = isinstance(plugin, NeedsTerms) and plugin.needs_terms
+    by_claims = isinstance(plugin, NeedsClaims) and plugin.needs_claims
+    return (terms and by_terms) or (claims and by_claims)
 
 
 def concerns(plugin: object, row: RowKey) -> bool:
@@ -451,6 +479,23 @@ def with_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, base: Int
     verdict: Ints = total << SCORE_SHIFT
     verdict += base
     return verdict
+
+
+def with_wide_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, verdict: Ints) -> Ints:
+    """`verdict` with the scores of plugins that look at more than the node."""
+    view.verdict = verdict
+    total: Ints | None = None
+    for weight, score in scores:
+        added = score.score(ask, view)
+        if added is not None:
+            if weight != 1:
+                added = weight * added
+            total = added if total is None else total + added
+    if total is None:
+        return verdict
+    found: Ints = total << SCORE_SHIFT
+    found += verdict
+    return found
 
 
 def put(verdict: Ints, codes: Codes | None) -> None:

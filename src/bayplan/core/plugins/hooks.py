@@ -117,7 +117,7 @@ class Hopeless(Protocol):
 class Score(Protocol):
     """PreScore and Score: per row 0 to 100, or None to add nothing. Weighted sums decide.
 
-    A cluster plugin finds the rows that passed in `view.feasible`.
+    A cluster plugin finds the rows that passed in `view.feasible_rows`.
     """
 
     name: str

@@ -8,6 +8,7 @@ from msgspec import Struct
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
 from bayplan.core.state.arrays import Codes, Ints, Mask
+from bayplan.core.state.labels import LabelColumn
 from bayplan.core.state.terms import Count, OwnTerms, Role
 from bayplan.core.state.view import View
 
@@ -44,25 +45,31 @@ class InterPodAffinity:
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         codes: Codes | None = None
-        for bit, refused in self._refused(ask, view):  # the last check first: the first one wins
-            if codes is None:
-                codes = refused.view(np.int8) * np.int8(bit)
-            elif view.exact:
-                codes = np.where(refused, np.int8(bit), codes)
-            else:
-                codes |= refused
+        for (bit, key), table in self._closed(ask, view).items():
+            codes = marked(codes, table.take(view.labels(key)[1]), bit)
+        if ask.own is not None and ask.own.affinity:
+            codes = marked(codes, ~self._satisfied(ask, ask.own, view), NO_AFFINITY)
         return codes
 
-    def _refused(self, ask: Ask, view: View) -> Iterator[tuple[int, Mask]]:
+    def _closed(self, ask: Ask, view: View) -> dict[tuple[int, str], Mask]:
+        """By reason and topology key the domains that anti-affinity closes, the last check first:
+        of several reasons the last one counts. Where nobody asks why, all have one reason."""
+        tables: dict[tuple[int, str], Mask] = {}
+        for bit, key, count in self._anti(ask):
+            closed = populated(count, view.cluster.column(key))
+            if closed.any():
+                at = (bit if view.exact else OWN_ANTI, key)
+                tables[at] = tables[at] | closed if at in tables else closed
+        return tables
+
+    def _anti(self, ask: Ask) -> Iterator[tuple[int, str, Count]]:
         for term in ask.concerning:
             for (role, key), count in term.owned.items():
                 if role is Role.ANTI:
-                    yield OTHERS_ANTI, populated(count, key, view)
+                    yield OTHERS_ANTI, key, count
         if ask.own is not None:
             for affinity, term in ask.own.anti:
-                yield OWN_ANTI, populated(term.matched, affinity.topology_key, view)
-            if ask.own.affinity:
-                yield NO_AFFINITY, ~self._satisfied(ask, ask.own, view)
+                yield OWN_ANTI, affinity.topology_key, term.matched
 
     def _satisfied(self, ask: Ask, own: OwnTerms, view: View) -> Mask:
         """Rows with every topology key whose domains all hold a pod that matches all terms."""
@@ -76,7 +83,7 @@ class InterPodAffinity:
             sums = together.matched.domain_sums(column)
             nobody = nobody and not sums[1:].any()
             complete &= codes != 0
-            satisfied &= populated(together.matched, affinity.topology_key, view)
+            satisfied &= populated(together.matched, column).take(codes)
         if nobody and together.counts(ask.pod, view.cluster.terms.namespaces):
             return complete  # the first of a series that has affinity to itself
         return satisfied
@@ -105,15 +112,17 @@ class InterPodAffinity:
         weighted = list(self._weighted(ask))
         if not weighted:
             return None
-        feasible = view.feasible_rows
-        total: Ints | None = None
+        tables: dict[str, Ints] = {}  # by topology key, per value code
         for weight, key, count in weighted:
-            column, codes = view.labels(key)
-            sums = count.domain_sums(column) * weight
+            column = view.cluster.column(key)
+            sums = count.domain_sums(column)[: len(column.values)] * weight
             sums[0] = 0
-            added = sums.take(codes.take(feasible))
-            total = added if total is None else total + added
-        if total is None or not len(total):
+            tables[key] = tables[key] + sums if key in tables else sums
+        feasible = view.feasible_rows
+        total: Ints = np.zeros(len(feasible), dtype=np.int64)
+        for key, sums in tables.items():
+            total += sums.take(view.labels(key)[1].take(feasible))
+        if not len(total):
             return None
         scores = np.zeros(len(view), dtype=np.int64)
         low, high = int(total.min()), int(total.max())
@@ -134,12 +143,19 @@ class InterPodAffinity:
                     yield self._args.hard_pod_affinity_weight, key, count
 
 
-def populated(count: Count, key: str, view: View) -> Mask:
-    """Rows whose domain holds any of the counted; rows without the label hold none."""
-    column, codes = view.labels(key)
-    table = count.domain_sums(column) > 0
+def marked(codes: Codes | None, refused: Mask, bit: int) -> Codes:
+    """The codes, and this one where a row is refused."""
+    if codes is None:
+        return refused.view(np.int8) * np.int8(bit)
+    return np.where(refused, np.int8(bit), codes)
+
+
+def populated(count: Count, column: LabelColumn) -> Mask:
+    """Per value code whether its domain holds any of the counted; without the label there is no
+    domain."""
+    table: Mask = count.domain_sums(column)[: len(column.values)] > 0
     table[0] = False
-    return table.take(codes)
+    return table
 
 
 _: type[Filter] = InterPodAffinity

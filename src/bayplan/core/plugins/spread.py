@@ -19,7 +19,7 @@ from bayplan.core.plugins.node_affinity import required
 from bayplan.core.plugins.taints import untolerated
 from bayplan.core.state.arrays import Codes, Ints
 from bayplan.core.state.cluster import Cluster
-from bayplan.core.state.terms import EligibleSums, OwnTerms, Term
+from bayplan.core.state.terms import EligibleSums
 from bayplan.core.state.view import View
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -45,19 +45,21 @@ class PodTopologySpread:
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         own = ask.own
-        if own is None or not any(spread.hard for spread, _ in own.spread):
+        if own is None or not own.hard:
             return None
         codes: Codes | None = None
         for (spread, _), sums in zip(
-            of_kind(own, hard=True), kept_sums(ask, view.cluster, hard=True), strict=True
+            own.hard, kept_sums(ask, view.cluster, hard=True), strict=True
         ):
             column, domains = view.labels(spread.topology_key)
-            counted = sums.counted()
-            least = 0
-            if len(counted) and len(counted) >= spread.min_domains:
-                least = int(sums.sums.take(counted).min())
             itself = spread.selector is not None and spread.selector.matches(ask.pod.labels)
-            most = spread.max_skew + least - int(itself)
+            most = spread.max_skew - int(itself)  # where the emptiest domain has none
+            is_complete = column.complete(view.cluster.node_count)
+            if is_complete and sums.sums[1:].max(initial=0) <= most:
+                continue
+            counted = sums.counted()
+            if len(counted) and len(counted) >= spread.min_domains:
+                most += int(sums.sums.take(counted).min())
             verdicts = (padded(sums.sums, len(column.values)) > most).view(np.int8)
             verdicts[0] = NO_LABEL
             found = verdicts.take(domains)
@@ -73,9 +75,9 @@ class PodTopologySpread:
 
     def score(self, ask: Ask, view: View) -> Ints | None:
         own = ask.own
-        if own is None or all(spread.hard for spread, _ in own.spread):
+        if own is None or not own.soft:
             return None
-        cluster, soft = view.cluster, of_kind(own, hard=False)
+        cluster, soft = view.cluster, own.soft
         scored = view.feasible_rows
         domains = [view.labels(spread.topology_key)[1] for spread, _ in soft]
         for (spread, _), codes in zip(soft, domains, strict=True):
@@ -86,36 +88,34 @@ class PodTopologySpread:
         for (spread, term), codes, kept in zip(soft, domains, sums, strict=True):
             if spread.topology_key == HOSTNAME:
                 rows = scored if view.rows is None else view.rows.take(scored)
-                counts = term.matched.per_row(len(cluster.nodes)).take(rows)
-                size = len(scored)
+                at = term.matched.per_row(len(cluster.nodes)).take(rows)
+                size, counts = len(scored), np.arange(at.max(initial=0) + 1)
             else:
+                at = codes.take(scored)
                 present = np.zeros(len(cluster.column(spread.topology_key).values), dtype=np.bool_)
-                present[codes.take(scored)] = True
-                size = int(np.count_nonzero(present))
-                counts = padded(kept.sums, len(present)).take(codes.take(scored))
-            raw += counts * math.log(size + 2) + (spread.max_skew - 1)
+                present[at] = True
+                size, counts = int(np.count_nonzero(present)), padded(kept.sums, len(present))
+            # There are fewer counts than rows.
+            raw += (counts * math.log(size + 2) + (spread.max_skew - 1)).take(at)
         scores = np.zeros(len(view), dtype=np.int64)
         scores[scored] = normalised(rounded(raw))
         return scores
 
 
 def rounded(raw: NDArray[np.float64]) -> Ints:
-    """Half away from zero, as Go rounds."""
-    whole = np.floor(raw)
-    whole += raw - whole >= 0.5
-    return whole.astype(np.int64)
+    """Half away from zero, as Go rounds. Adding a half rounds nothing that is 0 or at least a half,
+    and raw scores below that are 0: one pod more counts log 2 at least."""
+    return (raw + 0.5).astype(np.int64)
 
 
 def normalised(raw: Ints) -> Ints:
     """Fewer is better: 100 for the least."""
-    high = int(raw.max()) if len(raw) else 0
+    high = int(raw.max(initial=0))
     if high == 0:
         return np.full(len(raw), MAX_SCORE, dtype=np.int64)
-    return MAX_SCORE * (high + int(raw.min()) - raw) // high
-
-
-def of_kind(own: OwnTerms, *, hard: bool) -> list[tuple[Spread, Term]]:
-    return [(spread, term) for spread, term in own.spread if spread.hard is hard]
+    values = np.arange(high + 1) if high < len(raw) else raw  # mostly there are fewer than rows
+    scores = MAX_SCORE * (high + int(raw.min()) - values) // high
+    return scores.take(raw) if values is not raw else scores
 
 
 def padded(sums: Ints, size: int) -> Ints:
@@ -126,7 +126,7 @@ def kept_sums(ask: Ask, cluster: Cluster, *, hard: bool) -> list[EligibleSums]:
     """The sums per domain for each constraint of the kind, brought up to date."""
     own = ask.own
     assert own is not None
-    spreads = of_kind(own, hard=hard)
+    spreads = own.hard if hard else own.soft
     key = (ask.row, hard)
     kept = own.sums.get(key)
     if kept is None:

@@ -234,6 +234,8 @@ class OwnTerms:
             (s, resolve(TermKey((Part(counted(s), (terms.namespace,)),), live=True)))
             for s in terms.spread
         )
+        self.hard = tuple([each for each in self.spread if each[0].hard])
+        self.soft = tuple([each for each in self.spread if not each[0].hard])
         self.affinity: tuple[tuple[AffinityTerm, Term], ...] = tuple(
             (t, resolve(TermKey((part(t),)))) for t in terms.affinity
         )

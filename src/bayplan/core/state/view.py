@@ -25,9 +25,9 @@ class View:
         "answers",
         "cluster",
         "exact",
-        "feasible",
         "rows",
         "size",
+        "verdict",
     )
 
     def __init__(self, cluster: Cluster, rows: Rows | None = None) -> None:
@@ -35,7 +35,7 @@ class View:
         self.rows = rows
         self.size = cluster.height if rows is None else len(rows)
         self.exact = False  # whether codes must say why; if not, any code but 0 refuses
-        self.feasible: Mask | None = None  # for scores of cluster plugins: the rows that passed
+        self.verdict: Ints | None = None  # for scores of cluster plugins; below 0: refused
         self.answers: dict[object, Any] = {}  # what a plugin keeps between its hooks
         self._few: list[Line] | None = None
         self._free: Ints | None = None
@@ -69,7 +69,9 @@ class View:
     @property
     def feasible_rows(self) -> Rows:
         """Positions in the view of the rows that passed; all of them if nobody said."""
-        return np.arange(self.size) if self.feasible is None else np.flatnonzero(self.feasible)
+        if self.verdict is None:
+            return np.arange(self.size)
+        return (self.verdict >= 0).nonzero()[0]
 
     @property
     def row_numbers(self) -> Rows:
