@@ -212,8 +212,9 @@ class World:
         return await self.service.answers.filter(args_of(pod, names))
 
     async def prioritize(self, pod: Json, *names: str) -> dict[str, int]:
+        """As kube-scheduler takes it: a node that is left out has 0."""
         found = await self.service.answers.prioritize(args_of(pod, names))
-        return {each.host: each.score for each in found}
+        return dict.fromkeys(names, 0) | {each.host: each.score for each in found}
 
     async def preempt(self, pod: Json, **victims: list[Json]) -> dict[str, list[str]]:
         """By node the names of those who must go."""

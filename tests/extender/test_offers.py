@@ -177,8 +177,10 @@ def test_a_filter_is_what_is_left_beside_pods_and_those_expected(
             )
     soon = any(fits(pod, MACHINES[name], used_on(name, found)) for name in MACHINES)
     assert answer.soon == (not wanted and soon)
-    scores = engine.offers.scores(pod, names)
-    assert answer.scores() == [s for name, s in zip(names, scores, strict=True) if name in wanted]
+    scores = engine.offers.scores(pod, names).tolist()
+    assert answer.scores().tolist() == [
+        s for name, s in zip(names, scores, strict=True) if name in wanted
+    ]
     assert answer.best == (max(wanted, key=lambda name: order(engine, pod, name)) if wanted else "")
     assert all(0 <= score <= 100 for score in scores)
     assert not any(s for name, s in zip(names, scores, strict=True) if name not in wanted)
@@ -188,29 +190,29 @@ def test_a_filter_is_what_is_left_beside_pods_and_those_expected(
 
 def order(engine: Engine, pod: Pod, name: str) -> tuple[int, bool]:
     """The score; of equal ones, the one that the answer names."""
-    (score,) = engine.offers.scores(pod, [name])
+    (score,) = engine.offers.scores(pod, [name]).tolist()
     return score, name == engine.offers.filter(pod, list(MACHINES)).best
 
 
 def test_no_names_and_no_nodes() -> None:
     engine, pod = made("a"), wanting("p", 1)
     assert engine.offers.filter(pod, []).passed == []
-    assert engine.offers.scores(pod, []) == []
+    assert engine.offers.scores(pod, []).tolist() == []
     answer = made().offers.filter(pod, ["a"])
     assert (answer.passed, answer.refused, answer.soon) == ([], {"a": UNKNOWN_NODE}, False)
-    assert made().offers.scores(pod, ["a"]) == [0]
+    assert made().offers.scores(pod, ["a"]).tolist() == [0]
 
 
 @few
 @given(guests(), sizes)
 def test_its_own_hold_is_not_in_its_way(found: list[Guest], size: tuple[str, int]) -> None:
     engine, pod, names = filled(found), wanting("p", size[1], size[0]), list(MACHINES)
-    before = engine.offers.scores(pod, names)
+    before = engine.offers.scores(pod, names).tolist()
     best = engine.offers.filter(pod, names).best
     if best:
         engine.handle(on.PodExpected(pod, best), 0.0)
         assert held_cells(engine, best)
-    assert engine.offers.scores(pod, names) == before
+    assert engine.offers.scores(pod, names).tolist() == before
 
 
 def test_the_fuller_node_is_better_and_a_row_is_kept_whole() -> None:

@@ -14,7 +14,7 @@ from bayplan.kube.client import NODES
 from bayplan.scheduler.config import Configuration, JournalSettings
 from bayplan.scheduler.recording import Recording
 from tests.conftest import differences
-from tests.extender.decisions import CORE, IDS, TRN1, Json, World, node, play, pod, raw
+from tests.extender.decisions import CORE, IDS, TRN1, Json, World, args_of, node, play, pod, raw
 
 LATER = "only pods that were offered devices a moment ago are in the way; try again"
 
@@ -26,7 +26,7 @@ def test_a_pod_without_devices_passes_everywhere() -> None:
         found = await world.filter(web, "n", "m", "nobody")
         assert found.node_names == ["n", "m", "nobody"]
         assert (found.failed_nodes, found.failed_and_unresolvable_nodes) == ({}, {})
-        assert await world.prioritize(web, "n", "m") == {}
+        assert await world.prioritize(web, "n", "m") == {"n": 0, "m": 0}
         assert await world.preempt(web, n=[full]) == {"n": [full["metadata"]["uid"]]}
         assert world.service.answers.expected == 0
 
@@ -158,9 +158,24 @@ def test_priorities_are_0_to_10_and_less_waste_is_better() -> None:
             assert found[better] == max(found.values()) > min(found["n"], found["m"])
             await world.delete(f"p{size}")
         exact = await world.add(pod("exact", 2))
-        assert (await world.prioritize(exact, "n"))["n"] == 10
+        assert await world.prioritize(exact, "n", "nobody") == {"n": 10, "nobody": 0}
 
     play(story, node("n"), node("m"))
+
+
+def test_only_nodes_that_are_better_than_the_worst_are_named() -> None:
+    async def story(world: World) -> None:
+        await world.place(await world.add(pod("first", 4)), "n")
+        made = await world.add(pod("p", 1))
+        against_nobody = await world.prioritize(made, "n", "m", "o", "nobody")
+        answers = world.service.answers
+        for names in (("n", "m", "o"), ("m", "n"), ("m", "o"), ("n",), ()):
+            found = await answers.prioritize(args_of(made, names))
+            worst = min((against_nobody[name] for name in names), default=0)
+            more = {name: against_nobody[name] - worst for name in names}
+            assert {each.host: each.score for each in found} == {k: v for k, v in more.items() if v}
+
+    play(story, node("n"), node("m"), node("o"))
 
 
 def test_nodes_are_scored_as_they_were_when_the_pod_was_filtered() -> None:

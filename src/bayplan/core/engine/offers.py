@@ -45,9 +45,10 @@ class Filtered(Struct, frozen=True):
     soon: bool  # nothing passed, but only for pods that are expected and may not come
     verdicts: Ints  # of those that passed
 
-    def scores(self) -> list[int]:
+    def scores(self) -> Ints:
         """0 to 100 for each node that passed, as it was then."""
-        return _scores(self.verdicts)
+        scores: Ints = self.verdicts >> SCORE_SHIFT
+        return scores
 
 
 def by_devices(pod: Pod) -> Pod:
@@ -58,11 +59,6 @@ def by_devices(pod: Pod) -> Pod:
 @lru_cache(maxsize=4096)
 def _by_devices(row: RowKey) -> RowKey:
     return RowKey(devices=row.devices)
-
-
-def _scores(verdicts: Ints) -> list[int]:
-    scores: list[int] = (verdicts >> SCORE_SHIFT).tolist()
-    return scores
 
 
 class Offers:
@@ -139,7 +135,7 @@ class Offers:
             verdict = np.where(rows >= 0, self._all_rows(ask)[rows], NOT_THERE)
             self._at_home(ask, rows, verdict)
             fits = verdict >= 0
-            passed = list(compress(names, fits.tolist()))
+            passed = list(names) if fits.all() else list(compress(names, fits.tolist()))
             refused, hopeless = self._reasons(ask, names, verdict)
             soon = not passed and self._fits_without_holds(ask, rows[rows >= 0])
         best = names[int(verdict.argmax())] if passed else ""
@@ -218,7 +214,7 @@ class Offers:
             view = View(self._cluster, np.array(held, dtype=np.intp))
             return bool(self._verdicts.passes(ask, view).any())
 
-    def scores(self, pod: Pod, names: Sequence[str]) -> list[int]:
+    def scores(self, pod: Pod, names: Sequence[str]) -> Ints:
         """0 to 100 for each node; 0 where the pod does not fit. What is held for the pod itself is
         not in its way: there the score of before its hold counts."""
         rows = self._rows(names)
@@ -227,7 +223,8 @@ class Offers:
             self._at_home(ask, rows, found)
         if pod.uid in self._without:
             found[rows == self._cluster.holds.rows.get(pod.uid)] = self._without[pod.uid]
-        return _scores(np.maximum(found, 0))
+        scores: Ints = np.maximum(found, 0) >> SCORE_SHIFT
+        return scores
 
     def victims(self, pod: Pod, node: str, given: Sequence[str]) -> list[str] | None:
         """The pods that must go for this one: those given, and more of lower priority where they
