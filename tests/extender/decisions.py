@@ -213,7 +213,7 @@ class World:
 
     async def prioritize(self, pod: Json, *names: str) -> dict[str, int]:
         """As kube-scheduler takes it: a node that is left out has 0."""
-        found = await self.service.answers.prioritize(args_of(pod, names))
+        found = await self.service.answers.prioritize(score_args(pod, names))
         return dict.fromkeys(names, 0) | {each.host: each.score for each in found}
 
     async def preempt(self, pod: Json, **victims: list[Json]) -> dict[str, list[str]]:
@@ -242,6 +242,10 @@ def raw(pod: Json) -> Raw:
 
 def args_of(pod: Json, names: tuple[str, ...]) -> wire.FilterArgs:
     return wire.FilterArgs(raw(pod), list(names))
+
+
+def score_args(pod: Json, names: tuple[str, ...]) -> wire.ScoreArgs:
+    return wire.score_args(msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": names}))
 
 
 def bind_args(pod: Json, node: str, **other: str) -> wire.BindArgs:

@@ -38,7 +38,7 @@ class Stub:
         await self._at_work(args)
         return args.passed(args.names, {"full": self.padding} if self.padding else {})
 
-    async def prioritize(self, args: wire.FilterArgs) -> list[wire.HostPriority]:
+    async def prioritize(self, args: wire.ScoreArgs) -> list[wire.HostPriority]:
         await self._at_work(args)
         return [wire.HostPriority(name, 7) for name in args.names]
 

@@ -14,7 +14,7 @@ from bayplan.kube.client import NODES
 from bayplan.scheduler.config import Configuration, JournalSettings
 from bayplan.scheduler.recording import Recording
 from tests.conftest import differences
-from tests.extender.decisions import CORE, IDS, TRN1, Json, World, args_of, node, play, pod, raw
+from tests.extender.decisions import CORE, IDS, TRN1, Json, World, node, play, pod, raw, score_args
 
 LATER = "only pods that were offered devices a moment ago are in the way; try again"
 
@@ -170,7 +170,7 @@ def test_only_nodes_that_are_better_than_the_worst_are_named() -> None:
         against_nobody = await world.prioritize(made, "n", "m", "o", "nobody")
         answers = world.service.answers
         for names in (("n", "m", "o"), ("m", "n"), ("m", "o"), ("n",), ()):
-            found = await answers.prioritize(args_of(made, names))
+            found = await answers.prioritize(score_args(made, names))
             worst = min((against_nobody[name] for name in names), default=0)
             more = {name: against_nobody[name] - worst for name in names}
             assert {each.host: each.score for each in found} == {k: v for k, v in more.items() if v}

@@ -104,6 +104,18 @@ def test_a_bad_request_is_one_sentence_that_names_the_field(sent: bytes, words: 
     assert str(raised.value).startswith(words)
 
 
+def test_prioritize_reads_names_when_it_is_asked_for_them() -> None:
+    names = b'[ "b","a"]'
+    args = wire.score_args(body(Pod=POD, Nodes=b"null", NodeNames=names))
+    assert (bytes(args.pod), bytes(args.listed), args.names) == (POD, names, ["b", "a"])
+    items = b'{"items":[' + NODE % 1 + b"]}"
+    assert wire.score_args(body(Pod=POD, Nodes=items)).names == ["n1"]
+    with pytest.raises(wire.BadRequest, match=r"NodeNames\[0\]: Expected `str`, got `null`"):
+        wire.score_args(body(Pod=POD, NodeNames=b"[null]")).names  # noqa: B018
+    with pytest.raises(wire.BadRequest, match="Pod: missing or null"):
+        wire.score_args(body(NodeNames=names))
+
+
 def test_numbers_without_measure_in_fields_that_nobody_reads_do_no_harm() -> None:
     huge = b"1" * 100_000
     args = wire.filter_args(body(Pod=POD, Extra=huge, More=b"-1e999999", NodeNames=b'["a"]'))

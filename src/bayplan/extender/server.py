@@ -51,7 +51,7 @@ class Verbs(Protocol):
 
     async def filter(self, args: wire.FilterArgs) -> wire.FilterResult: ...
 
-    async def prioritize(self, args: wire.FilterArgs) -> list[wire.HostPriority]: ...
+    async def prioritize(self, args: wire.ScoreArgs) -> list[wire.HostPriority]: ...
 
     async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult: ...
 
@@ -88,7 +88,7 @@ class _Verbs:
             "/filter": _Route(
                 wire.filter_args, verbs.filter, lambda words: wire.FilterResult(error=words)
             ),
-            "/prioritize": _Route(wire.filter_args, verbs.prioritize),
+            "/prioritize": _Route(wire.score_args, verbs.prioritize),
             "/preempt": _Route(wire.preempt_args, verbs.preempt),
             "/bind": _Route(
                 wire.bind_args, verbs.bind, lambda words: wire.BindResult(words), is_question=False

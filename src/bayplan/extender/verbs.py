@@ -47,7 +47,8 @@ class Answers:
         self.preemptor, self._may_decide = preemptor, may_decide
         self._pods: OrderedDict[str, Pod] = OrderedDict()  # by uid: filtered, not bound
         self._last: tuple[bytes, Pod] = b"", NOBODY
-        self._filtered: tuple[Pod, Filtered | None] = NOBODY, None  # the last one
+        # The last one: which pod, what was found, and the names that passed as they were told.
+        self._filtered: tuple[Pod, Filtered | None, bytes] = NOBODY, None, b""
         self.counts: Counter[tuple[str, str]] = Counter()  # by verb and result
 
     @property
@@ -67,7 +68,7 @@ class Answers:
         if pod.uid in offers.until or offers.next_end <= now:
             self._loop.step(on.PodNotExpected(pod.uid), now)
         found = offers.filter(pod, args.names)
-        self._filtered = pod, found
+        self._filtered = pod, found, wire.encode(found.passed)
         if found.best:
             self._loop.step(on.PodExpected(pod, found.best), now)
             self._remember(pod)
@@ -87,26 +88,28 @@ class Answers:
         else:
             self.preemptor.refused(pod, found.refused, now)
 
-    async def prioritize(self, args: wire.FilterArgs) -> list[wire.HostPriority]:
+    async def prioritize(self, args: wire.ScoreArgs) -> list[wire.HostPriority]:
         """How much better than the worst of these nodes each is; those that are not are left out,
         as kube-scheduler takes them for 0. Only differences count there, and most nodes are equal:
         to read hundreds of them costs it more than the rest of the question."""
         pod = self._begin(args.pod)
         self.counts["prioritize", "scored"] += 1
-        if not pod.row.devices or not args.names:
+        if not pod.row.devices:
             return []
-        steps = _STEPS.take(self._scores(pod, args.names))
-        steps -= steps.min()
+        names, scores = self._scores(pod, args)
+        steps = _STEPS.take(scores)
+        steps -= steps.min(initial=_STEPS[-1])
         better = steps.nonzero()[0].tolist()
-        return [wire.HostPriority(args.names[at], int(steps[at])) for at in better]
+        return [wire.HostPriority(names[at], int(steps[at])) for at in better]
 
-    def _scores(self, pod: Pod, names: list[str]) -> Ints:
+    def _scores(self, pod: Pod, args: wire.ScoreArgs) -> tuple[list[str], Ints]:
         """kube-scheduler filters and scores a pod on one picture of the cluster, and asks about the
         nodes that passed a moment ago: they have the scores of that moment."""
-        before, found = self._filtered
-        if before is pod and found is not None and found.passed == names:
-            return found.scores()
-        return self._engine.offers.scores(pod, names)
+        before, found, told = self._filtered
+        if before is pod and found is not None and told == bytes(args.listed):
+            return found.passed, found.scores()
+        names = args.names
+        return names, self._engine.offers.scores(pod, names)
 
     async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult:
         pod = self._begin(args.pod)

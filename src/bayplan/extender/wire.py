@@ -31,7 +31,7 @@ class _Wire(Struct, rename="pascal", gc=False):
 
 
 class FilterArgs(Struct, frozen=True):
-    """A pod and the nodes that are left for it. Filter and prioritize get the same."""
+    """A pod and the nodes that are left for it."""
 
     pod: Raw
     names: list[str]
@@ -52,6 +52,18 @@ class FilterArgs(Struct, frozen=True):
         else:
             result.nodes = NodeList([self.nodes[name] for name in names])
         return result
+
+
+class ScoreArgs(Struct, frozen=True):
+    """The same, for prioritize: names are read only by who needs them one by one."""
+
+    pod: Raw
+    listed: Raw  # NodeNames, as they came
+    body: bytes
+
+    @property
+    def names(self) -> list[str]:
+        return filter_args(self.body).names
 
 
 class MetaPod(_Wire):
@@ -138,6 +150,11 @@ class _Filter(_Wire):
     node_names: list[str] | None = None
 
 
+class _Score(_Wire):
+    pod: Raw = field(default_factory=Raw)
+    node_names: Raw = field(default_factory=Raw)
+
+
 class _Victims(_Wire):
     pods: list[Raw] | None = None
     num_pdb_violations: Int64 | None = field(default=None, name="NumPDBViolations")
@@ -166,6 +183,7 @@ class _Object(Struct, gc=False):
 
 
 _filter = msgspec.json.Decoder(_Filter)
+_score = msgspec.json.Decoder(_Score)
 _preempt = msgspec.json.Decoder(_Preempt)
 _bind = msgspec.json.Decoder(_Bind)
 _object = msgspec.json.Decoder(_Object)
@@ -180,6 +198,11 @@ def filter_args(body: bytes) -> FilterArgs:
     for at, node in enumerate(read.nodes.items or ()):
         nodes[_told(node, "name", f"Nodes.items[{at}]")] = node
     return FilterArgs(pod, list(nodes), nodes)
+
+
+def score_args(body: bytes) -> ScoreArgs:
+    read = _read(_score, body, "")
+    return ScoreArgs(_pod(read.pod), read.node_names, body)
 
 
 def preempt_args(body: bytes) -> PreemptArgs:

@@ -44,6 +44,7 @@ class UsageMaps:
         self.classes = [c.name for c in vendors.classes.values() if "neuron" in c.dialects]
         self._position = -1  # in the log of changes
         self._due: dict[int, float] = {}  # rows to be looked at: since when
+        self._changed: set[int] = set()  # of those, since the last look at what is free
         self._free: dict[int, int] = {}  # by row: what was free when it was looked at last
         self._written: dict[str, float] = {}  # by node: when; not long ago
         self.writes = 0
@@ -108,17 +109,22 @@ class UsageMaps:
         now = self._clock.time()
         for row in every:
             self._due.setdefault(row, now)
-            self._free.setdefault(row, self._free_on(row))
+            if row not in self._free:
+                self._free[row] = self._free_on(row)
+        self._changed.update(every)
         self._position = log_of.head
 
     def _has_freed(self, row: int) -> bool:
         """Whether something is free that was not at the last look."""
+        if row not in self._changed:
+            return False
+        self._changed.discard(row)
         before, self._free[row] = self._free[row], self._free_on(row)
         return bool(self._free[row] & ~before)
 
     def _free_on(self, row: int) -> int:
         tables = (self._cluster.pools.ordered.get(name) for name in self.classes)
-        return sum(table.free[row] for table in tables if table is not None)
+        return sum([table.free[row] for table in tables if table is not None])
 
     def maps(self, row: int, node: Node) -> dict[str, str]:
         """As they should stand on the node; empty where it has no such devices."""

@@ -119,7 +119,7 @@ def bad_annotation(annotations: dict[str, str]) -> str | None:
     for key in annotations:
         if (wrong := _bad_key(key)) is not None:
             return wrong
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    size = len("".join([*annotations, *annotations.values()]).encode())
     if size > _MOST_ANNOTATION_BYTES:
         return f"the annotations are {size} bytes together, more than {_MOST_ANNOTATION_BYTES}"
     return None

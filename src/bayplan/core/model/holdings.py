@@ -29,7 +29,11 @@ Cards = dict[str, Part]  # by id
 def holding_of(asks: Sequence[DeviceAsk], held: Iterable[Held]) -> Holding | None:
     """What is held where `held` serves the requests; a class that it does not serve is unknown.
     None where it serves none of them: nobody has said anything."""
-    given = {(each.container, each.resource): _devices_of(each, asks) for each in held}
+    has_estates = any(ask.kind == "partition" for ask in asks)
+    given = {
+        (each.container, each.resource): _devices_of(each, asks) if has_estates else each.devices
+        for each in held
+    }
     parts: list[Part] = []
     unknown: list[str] = []
     for device_class in dict.fromkeys(ask.device_class for ask in asks):
@@ -159,14 +163,14 @@ def _together(served: Sequence[tuple[DeviceAsk, Sequence[HeldDevice]]]) -> Cards
     beside the sidecars that started before them, and end before the others start."""
     if len(served) == 1:  # most pods
         ((ask, devices),) = served
-        parts = (_with(_part(ask, device), ask, device.amount) for device in devices)
-        return {part.id: part for part in parts}
+        return {part.id: part for part in [_part(ask, device) for device in devices]}
     containers: dict[tuple[str, str], Cards] = {}  # by phase and name, as they start
     for ask, devices in served:
         own = containers.setdefault((ask.phase, ask.container), {})
         for device in devices:
             part = _part(ask, device)
-            own[part.id] = _with(own.get(part.id) or part, ask, device.amount)
+            known = own.get(part.id)  # asked for by two names
+            own[part.id] = part if known is None else _with(known, ask, device.amount)
     standing: Cards = {}
     peak: Cards = {}
     for (phase, _), own in containers.items():
@@ -193,8 +197,13 @@ def at_once(asks: Iterable[DeviceAsk]) -> int:
 
 
 def _part(ask: DeviceAsk, device: HeldDevice) -> Part:
-    """Nothing of it yet. Cores have numbers of their own."""
-    return Part(ask.device_class, f"{CORE}{device.id}" if ask.kind == "core" else device.id)
+    """Cores have numbers of their own."""
+    match ask.kind:
+        case "whole" | "partition":
+            return Part(ask.device_class, device.id, whole=True)
+        case "core":
+            return Part(ask.device_class, f"{CORE}{device.id}", whole=True)
+    return _with(Part(ask.device_class, device.id), ask, device.amount)
 
 
 def _with(part: Part, ask: DeviceAsk, amount: int) -> Part:
@@ -202,7 +211,7 @@ def _with(part: Part, ask: DeviceAsk, amount: int) -> Part:
         case "whole" | "core" | "partition":
             return replace(part, whole=True)
         case "memory":
-            memory = part.memory_mib + amount * ask.unit_mib  # it may be asked for by two names
+            memory = part.memory_mib + amount * ask.unit_mib
             return replace(part, memory_mib=min(memory, MOST_MIB))
         case "compute":
             return replace(part, compute=min(part.compute + amount, MOST_MIB))
