@@ -7,9 +7,8 @@ are held there. A hold is only a guess: it never keeps a bind from its node.
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from itertools import compress, repeat
+from itertools import compress
 
 import numpy as np
 from msgspec import Struct
@@ -27,6 +26,7 @@ from bayplan.core.model.pods import Pod, RowKey
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.arrays import Ints, Rows
+from bayplan.core.state.nameindex import NameIndex
 from bayplan.core.state.view import View
 
 LASTS_S = 2.0
@@ -72,8 +72,7 @@ class Offers:
         self.until: dict[str, float] = {}  # by uid: when it is expected no more; soonest first
         self.attempts = 0  # searches for pods that might go for one of these
         self._without: dict[str, int] = {}  # by uid: the verdict on its node without its own hold
-        self._index: dict[str, int] = {}  # rows by name …
-        self._index_head = -1  # … as of this change of nodes
+        self._index, self._index_head = NameIndex({}), -1  # and as of which change of nodes
         self._kept: dict[RowKey, tuple[Ints, int]] = {}  # reasons, and how far the log was read
 
     def hear(
@@ -143,15 +142,9 @@ class Offers:
 
     def _rows(self, names: Sequence[str]) -> Rows:
         head = self._cluster.static_log.head
-        if head != self._index_head:  # names and numbers side by side in memory: twice as fast
-            listed = "\n".join(self._cluster.rows).split("\n") if self._cluster.rows else []
-            rows = np.array([*self._cluster.rows.values()], dtype=np.intp).tolist()
-            self._index, self._index_head = dict(zip(listed, rows, strict=True)), head
-        with suppress(KeyError):  # nearly always all are known
-            known = map(self._index.__getitem__, names)
-            return np.fromiter(known, dtype=np.intp, count=len(names))
-        found = map(self._index.get, names, repeat(-1))
-        return np.fromiter(found, dtype=np.intp, count=len(names))
+        if head != self._index_head:
+            self._index, self._index_head = NameIndex(self._cluster.rows), head
+        return self._index.rows(names)
 
     def _all_rows(self, ask: Ask) -> Ints:
         """The verdicts on all rows with their reasons; kept, and brought up to date row by row."""
