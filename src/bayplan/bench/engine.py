@@ -5,6 +5,8 @@ have 8 GPUs and are 85 % full; one pod ends for each one placed. There are 50 ro
 has a label of its own; a tenth of the pods have spread or pod affinity, a tenth node affinity or
 tolerations, and a tenth of those are pinned to a node by name.
 
+Beside it runs another loop, too, which computes the very scores that the engine does.
+
 The same with devices: nodes publish 8 cards of 80 GiB, and pods ask for some GiB of one card where
 they asked for GPUs. That is held against the figure without devices, in the same run.
 
@@ -231,9 +233,9 @@ class BareLoop:
         self.head = 0
         self.read = [0] * KEYS
         everything = np.arange(count)
-        self.best = [self._verdicts(need, everything) for need in self.needs]
+        self.best = [self.verdicts(need, everything) for need in self.needs]
 
-    def _verdicts(self, need: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    def verdicts(self, need: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int64]:
         left = self.free.take(rows, axis=0) - need
         least = np.maximum(left[:, 1:3], 0) * 100 // self.capacity[1:3]
         used = (self.capacity - left)[:, 1:3] / self.capacity[1:3]
@@ -251,7 +253,7 @@ class BareLoop:
         for key, end in zip(keys, ends, strict=True):
             need, best = self.needs[key], self.best[key]
             rows = self.log[self.read[key] : self.head]
-            best[rows] = self._verdicts(need, rows)
+            best[rows] = self.verdicts(need, rows)
             self.read[key] = self.head
             row = int(best.argmax())
             if best[row] >= 0:
@@ -268,6 +270,32 @@ class BareLoop:
             self.log[self.head] = gone
             self.head += 1
         return made / (time.perf_counter() - started)
+
+
+class SameScores(BareLoop):
+    """The same loop with the two scores that kube-scheduler and the engine compute: each node has
+    its own capacity, and the balance is that with the pod against that without it."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.capacities: NDArray[np.int64] = np.tile([110, 128_000, 1024 * GIB, GPUS], (count, 1))
+        super().__init__(count, seed)
+
+    def verdicts(self, need: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        free = self.free.take(rows, axis=0).T.copy()
+        capacity = self.capacities.take(rows, axis=0).T.copy()
+        left = free - need[:, np.newaxis]
+        room = capacity[1:3]
+        least = np.maximum(left[1:3], 0) * 100 // room
+        gain = evenness(room - left[1:3], room) - evenness(room - free[1:3], room)
+        total = (least[0] + least[1]) // 2 + (gain + 150) // 2
+        return np.where((left < 0).any(axis=0), -1, total)
+
+
+def evenness(used: NDArray[np.int64], room: NDArray[np.int64]) -> NDArray[np.int64]:
+    """100 for two resources of which equal parts are used."""
+    parts = np.minimum(used / room, 1.0)
+    found: NDArray[np.int64] = ((1 - np.abs(parts[0] - parts[1]) / 2) * 100).astype(np.int64)
+    return found
 
 
 def unseen_row(i: int, node_count: int) -> RowKey:
@@ -390,16 +418,25 @@ def run(
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         decided = 20_000 if count <= 10_000 else 5_000
-        bare = BareLoop(count, seed)
-        bare.run(KEYS * 10)
+        bare, same = BareLoop(count, seed), SameScores(count, seed)
+        for loop in (bare, same):
+            loop.run(KEYS * 10)
         decisions(engine, stream, placed, KEYS * 10)
-        rounds = [(decisions(engine, stream, placed, decided), bare.run(decided)) for _ in range(3)]
+        rounds = np.array(
+            [
+                (decisions(engine, stream, placed, decided), bare.run(decided), same.run(decided))
+                for _ in range(3)
+            ]
+        )
+        ours, lean, like = np.median(rounds, axis=0).tolist()
         report["results"].append(
             {
                 "nodes": count,
-                "decisions_per_s": float(np.median([ours for ours, _ in rounds])),
-                "bare_loop_per_s": float(np.median([theirs for _, theirs in rounds])),
-                "ratio": float(np.median([ours / theirs for ours, theirs in rounds])),
+                "decisions_per_s": ours,
+                "bare_loop_per_s": lean,
+                "ratio": float(np.median(rounds[:, 0] / rounds[:, 1])),
+                "same_scores_loop_per_s": like,
+                "same_scores_ratio": float(np.median(rounds[:, 0] / rounds[:, 2])),
                 "bytes_per_pod": bytes_per_pod,
                 "rss_mib": rss_bytes() / 2**20,
             }
@@ -408,7 +445,7 @@ def run(
             report |= questions(engine, count, 2_000)
             progress(f"{count} nodes: filling cards")
             report["devices"] = with_devices(count, seed, (engine, stream, placed), decided)
-        del engine, stream, placed, bare
+        del engine, stream, placed, bare, same
         gc.set_threshold(*thresholds)
         gc.unfreeze()
         gc.collect()

@@ -17,6 +17,8 @@ COLUMNS = (  # heading, key, format
     ("DECISIONS/S", "decisions_per_s", "{:,.0f}"),
     ("BARE LOOP/S", "bare_loop_per_s", "{:,.0f}"),
     ("RATIO", "ratio", "{:.2f}"),
+    ("SAME SCORES/S", "same_scores_loop_per_s", "{:,.0f}"),
+    ("RATIO", "same_scores_ratio", "{:.2f}"),
     ("BYTES/POD", "bytes_per_pod", "{:,.0f}"),
     ("RSS MIB", "rss_mib", "{:,.0f}"),
 )
