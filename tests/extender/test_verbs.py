@@ -3,6 +3,7 @@ journal that decides the same again."""
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
@@ -187,6 +188,24 @@ def test_nodes_are_scored_as_they_were_when_the_pod_was_filtered() -> None:
             assert await world.bind(await world.add(pod(f"on-{there}", 4)), there) == ""
         assert await world.prioritize(made, "n", "m") == before
         assert await world.prioritize(made, "m", "n") != before  # not what it was filtered over
+
+    play(story, node("n"), node("m"))
+
+
+def test_they_are_so_too_where_the_nodes_are_told_in_another_form() -> None:
+    async def story(world: World) -> None:
+        made = await world.add(pod("p", 2))
+        whole = {name: raw(node(name)) for name in ("n", "m")}
+        nodes = {"items": [node("n"), node("m")]}
+        asked = wire.score_args(msgspec.json.encode({"Pod": made, "Nodes": nodes}))
+        await world.place(await world.add(pod("first", 4)), "n")
+        assert (await world.filter(made, "n", "m")).node_names == ["n", "m"]
+        before = await world.service.answers.prioritize(asked)
+        assert [each.host for each in before] == ["n"]
+        assert await world.bind(await world.add(pod("on-m", 4)), "m") == ""
+        assert await world.service.answers.prioritize(asked) == before
+        await world.service.answers.filter(wire.FilterArgs(raw(made), list(whole), whole))
+        assert await world.service.answers.prioritize(asked) == []
 
     play(story, node("n"), node("m"))
 

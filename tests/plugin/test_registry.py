@@ -1,6 +1,7 @@
 """Every plugin of the registry through the checker, and the checker on plugins with faults."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,6 +196,11 @@ class ScoresTooHigh(Sound):
         return np.full(len(view), 101)
 
 
+class ScoresInBytes(Sound):
+    def score(self, ask: Ask, view: View) -> Any:
+        return np.full(len(view), 100, dtype=np.int8)
+
+
 class AnswersTooLittle(Sound):
     def refuse(self, ask: Ask, view: View) -> Codes | None:
         return np.zeros(1, dtype=np.int64)
@@ -232,6 +238,7 @@ def test_a_sound_plugin_passes(cluster: Cluster) -> None:
         (LooksAtLabels, "depends on labels"),
         (HasNoReason, "a code without a reason"),
         (ScoresTooHigh, "outside 0 to 100"),
+        (ScoresInBytes, "scores of int8, not int64"),
         (AnswersTooLittle, "answers for"),
         (DoesNotSay, "does not say what it reads"),
         (RejectsByLabel, "depends on labels"),

@@ -376,6 +376,25 @@ def test_a_crowd_is_dealt_with_together_and_few_are_not() -> None:
     run(test, workers=4)
 
 
+def test_a_slow_server_leaves_the_thread_to_others() -> None:
+    async def test(rig: Rig) -> None:
+        rig.clock.skips = False
+        rig.api.hold()
+        for number in range(50):
+            rig.writer.bind(bind(f"p{number}"))
+        await rig.settle()
+        for _ in range(10):  # a few answers in half a second, as a slow server gives them
+            rig.clock.advance(0.05)
+            await rig.settle()
+        assert 10 <= rig.clock.holds <= 12
+        rig.api.let_go()
+        rig.clock.advance(1.0)
+        await rig.settle()
+        assert rig.writer.done["bind"] == 50
+
+    run(test, workers=4)
+
+
 def test_a_server_that_does_not_answer_is_not_asked_for_answers_without_end() -> None:
     async def test(rig: Rig) -> None:
         rig.clock.skips = False

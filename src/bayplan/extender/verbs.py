@@ -90,8 +90,8 @@ class Answers:
 
     async def prioritize(self, args: wire.ScoreArgs) -> list[wire.HostPriority]:
         """How much better than the worst of these nodes each is; those that are not are left out,
-        as kube-scheduler takes them for 0. Only differences count there, and most nodes are equal:
-        to read hundreds of them costs it more than the rest of the question."""
+        as kube-scheduler takes them for 0. What is added to all changes no order, and most nodes
+        are equal: to read hundreds of them costs it more than the rest of the question."""
         pod = self._begin(args.pod)
         self.counts["prioritize", "scored"] += 1
         if not pod.row.devices:
@@ -106,9 +106,12 @@ class Answers:
         """kube-scheduler filters and scores a pod on one picture of the cluster, and asks about the
         nodes that passed a moment ago: they have the scores of that moment."""
         before, found, told = self._filtered
-        if before is pod and found is not None and told == bytes(args.listed):
+        same = before is pod and found is not None
+        if found is not None and same and told == bytes(args.listed):  # and its names are not read
             return found.passed, found.scores()
         names = args.names
+        if found is not None and same and found.passed == names:  # told in another form
+            return names, found.scores()
         return names, self._engine.offers.scores(pod, names)
 
     async def preempt(self, args: wire.PreemptArgs) -> wire.PreemptResult:

@@ -48,6 +48,8 @@ from bayplan.scheduler.requests import Note, Said
 
 WORKERS = 64
 HOLD_S = 0.003  # while more waits than the workers can send
+FEW = 4  # answers in that time; to gather so few saves nothing
+SLOW_S = 0.05  # until it is tried again then
 CONFLICT_S = 1.0  # until a condition is written again whose pod had changed
 MOST_EVENTS = 50_000  # that wait to be written; beyond, the oldest are dropped, and counted
 _AGAIN = Retry(tries=3, post=True)  # an event has a name of its own, so a second is no second
@@ -254,8 +256,8 @@ class Writer:
             while self._is_crowded:
                 before = self._answers
                 await self._clock.hold(HOLD_S)
-                if self._answers == before:
-                    await self._clock.sleep(HOLD_S)
+                if self._answers - before < FEW:  # the server is slow
+                    await self._clock.sleep(SLOW_S)
             self._crowd.clear()
 
     @property

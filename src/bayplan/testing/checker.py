@@ -111,4 +111,7 @@ def _check_values(plugin: Any, where: str, method: str, ask: Ask, whole: Any) ->
 
 def _answer(plugin: Any, method: str, ask: Ask, view: View) -> Any:
     answer = getattr(plugin, method)(ask, view)
+    if method == "score" and answer is not None and answer.dtype != np.int64:
+        where = f"{getattr(plugin, 'name', type(plugin).__name__)}.score for {ask.pod.key}"
+        raise PluginFault(f"{where} gives scores of {answer.dtype}, not int64: sums would overflow")
     return np.zeros(len(view), dtype=np.int64) if answer is None else answer.astype(np.int64)

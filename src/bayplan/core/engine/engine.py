@@ -425,6 +425,7 @@ class Engine:
         if self.cluster.distrusted.next_end <= now:
             self._forgive(now)
         self._facts.settle(now, self.reservations.day_s)
+        self.cluster.tidy()
         effects: list[do.Effect] = []
         for _ in range(limit):
             if self.promises.is_due:

@@ -126,7 +126,7 @@ def scores(verdicts: Verdicts, pod: Pod) -> dict[str, dict[str, int]]:
         view = View(cluster)
         verdict = verdicts.on(ask, view)
         feasible = verdict >= 0
-        view.verdict = verdict
+        view.after(verdict)
         columns: dict[str, Ints] = {}
         for _, plugin in verdicts.profile.scores:
             raw = plugin.score(ask, view)

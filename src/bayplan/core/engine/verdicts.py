@@ -111,6 +111,9 @@ class Wide(Struct, frozen=True):
     rejects: list[Reject]
     filters: list[Filter]
     scores: list[tuple[int, Score]]
+    every: list[
+        tuple[int, Filter]
+    ]  # with those that look at the node alone, in the profile's order
 
 
 class Verdicts:
@@ -123,7 +126,6 @@ class Verdicts:
         self._static = profile.of_kind(Reads.STATIC)
         self._load = profile.of_kind(Reads.LOAD)
         wide_filters, wide_scores = profile.of_kind(Reads.CLUSTER)
-        self._narrow = [each for each in profile.filters if each[1].reads is not Reads.CLUSTER]
         wide = [plugin for _, plugin in (*wide_filters, *wide_scores)]
         self.by_terms_alone = all(is_by_terms(plugin) for plugin in wide)
         self.ignores_labels = all(
@@ -137,6 +139,11 @@ class Verdicts:
                 [each for each in wide_rejects if has_part(each, terms, claims)],
                 [each for _, each in wide_filters if has_part(each, terms, claims)],
                 [each for each in wide_scores if has_part(each[1], terms, claims)],
+                [
+                    each
+                    for each in profile.filters
+                    if each[1].reads is not Reads.CLUSTER or has_part(each[1], terms, claims)
+                ],
             )
             for terms in (False, True)
             for claims in (False, True)
@@ -270,11 +277,10 @@ class Verdicts:
             if rejecter.reject(ask, self.cluster) is not None:
                 yield number, np.ones(len(view), dtype=np.int8)
                 return
-        wide = self.is_wide(ask)
         for number, restrict in self.profile.restricts:
             if (codes := restrict.restrict(ask, view)) is not None:
                 yield number, codes
-        for number, plugin in self.profile.filters if wide else self._narrow:
+        for number, plugin in self._wide_for(ask).every:
             if (codes := plugin.refuse(ask, view)) is not None:
                 yield number, codes
 
@@ -483,18 +489,11 @@ def with_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, base: Int
 
 def with_wide_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, verdict: Ints) -> Ints:
     """`verdict` with the scores of plugins that look at more than the node."""
-    view.verdict = verdict
-    total: Ints | None = None
+    found = verdict
     for weight, score in scores:
-        added = score.score(ask, view)
+        added = score.score(ask, view.after(verdict))
         if added is not None:
-            if weight != 1:
-                added = weight * added
-            total = added if total is None else total + added
-    if total is None:
-        return verdict
-    found: Ints = total << SCORE_SHIFT
-    found += verdict
+            found = found + ((weight * added) << SCORE_SHIFT)
     return found
 
 

@@ -144,8 +144,6 @@ class Cluster:
     def column(self, key: str) -> LabelColumn:
         column = self.labels.columns.get(key)
         if column is None:
-            if len(self.labels.columns) >= MOST_COLUMNS and self._undo is None:
-                self._drop_columns()
             column = self.labels.column(key, self.nodes, len(self.nodes))
         return column
 
@@ -623,10 +621,12 @@ class Cluster:
                     if not rows:
                         del self.ports[port.protocol, port.port]
 
-    def _drop_columns(self) -> None:
-        """Selectors have named more label keys than are worth keeping: those in use come again."""
-        for key in list(self.labels.columns):
-            self._drop_column(key)
+    def tidy(self) -> None:
+        """Where selectors have named more label keys than are worth keeping, their columns go; what
+        is in use comes again, with other codes. To be called between questions."""
+        if len(self.labels.columns) > MOST_COLUMNS and self._undo is None:
+            for key in list(self.labels.columns):
+                self._drop_column(key)
 
     def _drop_column(self, key: str) -> None:
         del self.labels.columns[key]

@@ -22,12 +22,12 @@ class View:
         "_allocatable",
         "_few",
         "_free",
+        "_verdict",
         "answers",
         "cluster",
         "exact",
         "rows",
         "size",
-        "verdict",
     )
 
     def __init__(self, cluster: Cluster, rows: Rows | None = None) -> None:
@@ -35,8 +35,8 @@ class View:
         self.rows = rows
         self.size = cluster.height if rows is None else len(rows)
         self.exact = False  # whether codes must say why; if not, any code but 0 refuses
-        self.verdict: Ints | None = None  # for scores of cluster plugins; below 0: refused
         self.answers: dict[object, Any] = {}  # what a plugin keeps between its hooks
+        self._verdict: Ints | None = None  # so far
         self._few: list[Line] | None = None
         self._free: Ints | None = None
         self._allocatable: Ints | None = None
@@ -66,12 +66,17 @@ class View:
             self._few = [(free[row].tolist(), allocatable[row].tolist()) for row in rows]
         return self._few
 
+    def after(self, verdict: Ints) -> "View":
+        """The same, for scores of cluster plugins: who is below 0 there was refused."""
+        self._verdict = verdict
+        return self
+
     @property
     def feasible_rows(self) -> Rows:
         """Positions in the view of the rows that passed; all of them if nobody said."""
-        if self.verdict is None:
+        if self._verdict is None:
             return np.arange(self.size)
-        return (self.verdict >= 0).nonzero()[0]
+        return (self._verdict >= 0).nonzero()[0]
 
     @property
     def row_numbers(self) -> Rows:
