@@ -414,6 +414,7 @@ def test_bench_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(sizes: tuple[int, ...], progress: Callable[[str], None]) -> Json:
         progress("measuring")
         row = {"decisions_per_s": 12345.6, "bare_loop_per_s": 2e4, "ratio": 0.617}
+        row |= {"same_scores_loop_per_s": 15_000.4, "same_scores_ratio": 0.823}
         row |= {"bytes_per_pod": 900.4, "rss_mib": 99.6}
         results = [{"nodes": size, **row} for size in sizes]
         return {"results": results, "fits_one_us_p99": 91.23, "fits_all_ms_p99": 0.4567}
@@ -422,9 +423,9 @@ def test_bench_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
     text = run("bench", "engine", "--nodes", "1000,20000")
     assert text.stdout.splitlines() == [
-        " NODES  DECISIONS/S  BARE LOOP/S  RATIO  BYTES/POD  RSS MIB",
-        " 1,000       12,346       20,000   0.62        900      100",
-        "20,000       12,346       20,000   0.62        900      100",
+        " NODES  DECISIONS/S  BARE LOOP/S  RATIO  SAME SCORES/S  RATIO  BYTES/POD  RSS MIB",
+        " 1,000       12,346       20,000   0.62         15,000   0.82        900      100",
+        "20,000       12,346       20,000   0.62         15,000   0.82        900      100",
         "fits on one node: p99 91.2 µs",
         "fits on all nodes: p99 0.457 ms",
     ]
