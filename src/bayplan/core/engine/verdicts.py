@@ -111,9 +111,8 @@ class Wide(Struct, frozen=True):
     rejects: list[Reject]
     filters: list[Filter]
     scores: list[tuple[int, Score]]
-    every: list[
-        tuple[int, Filter]
-    ]  # with those that look at the node alone, in the profile's order
+    # With those that look at the node alone, by number and in the profile's order:
+    every: list[tuple[int, Filter]]
 
 
 class Verdicts:
