@@ -10,6 +10,7 @@ computed on top, for the few pods that it concerns.
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -28,9 +29,13 @@ from bayplan.core.plugins.hooks import (
     NeedsClaims,
     NeedsTerms,
     Normalise,
+    PreparesFilter,
+    PreparesScore,
     Reads,
+    Refuser,
     Reject,
     Score,
+    Scorer,
 )
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
@@ -92,9 +97,9 @@ class Kept:
     Refused rows have some number near REFUSED here; `Verdicts.on` tells why.
     """
 
-    def __init__(self, ask: Ask, filters: list[Filter], scores: list[tuple[int, Score]]) -> None:
+    def __init__(self, ask: Ask, refusers: list[Refuser], scorers: list[tuple[int, Scorer]]) -> None:
         self.ask = ask
-        self.filters, self.scores = filters, scores  # the load plugins that the key concerns
+        self.refusers, self.scorers = refusers, scorers  # of the load plugins that it concerns
         self.base: Ints = np.zeros(0, dtype=np.int64)  # scores of static plugins
         self.scored: Ints = self.base  # with relative scores, at their present extremes
         self.verdict: Ints = self.base
@@ -313,9 +318,7 @@ class Verdicts:
         kept = self._kept.get(key)
         if kept is None:
             pod = ask.pod if key is ask.pod.row else replace(ask.pod, row=key)
-            filters = [each for _, each in self._load[0] if concerns(each, key)]
-            scores = [each for each in self._load[1] if concerns(each[1], key)]
-            kept = self._kept[key] = Kept(Ask(pod, ask.demand), filters, scores)
+            kept = self._kept[key] = Kept(Ask(pod, ask.demand), *self._prepared(Ask(pod, ask.demand)))
             room = max(8, KEPT_BYTES // (BYTES_PER_ROW * max(1, len(self.cluster.nodes))))
             while len(self._kept) > room:
                 self._kept.popitem(last=False)
@@ -323,6 +326,7 @@ class Verdicts:
             self._kept.move_to_end(key)
             if kept.ask.demand is not ask.demand:  # a resource got its column
                 kept.ask = Ask(kept.ask.pod, ask.demand)
+                kept.refusers, kept.scorers = self._prepared(kept.ask)
                 kept.load_position = -1
         self._refresh(kept)
         return kept
@@ -438,10 +442,41 @@ class Verdicts:
 
     def _load_part(self, kept: Kept, view: View, base: Ints) -> Ints:
         """`base` with the scores of load plugins, or REFUSED."""
-        verdict = with_scores(kept.scores, kept.ask, view, base)
-        for plugin in kept.filters:
-            put(verdict, plugin.refuse(kept.ask, view))
+        total: Ints | None = None
+        for weight, score in kept.scorers:
+            added = score(view)
+            if added is not None:
+                if weight != 1:
+                    added = weight * added
+                total = added if total is None else total + added
+        verdict: Ints = base.copy() if total is None else total << SCORE_SHIFT
+        if total is not None:
+            verdict += base
+        for refuse in kept.refusers:
+            put(verdict, refuse(view))
         return verdict
+
+    def _prepared(self, ask: Ask) -> tuple[list[Refuser], list[tuple[int, Scorer]]]:
+        """What the load plugins that the row key concerns say of a view."""
+        filters = [each for _, each in self._load[0] if concerns(each, ask.row)]
+        scores = [each for each in self._load[1] if concerns(each[1], ask.row)]
+        return (
+            [
+                each.refuser(ask)
+                if isinstance(each, PreparesFilter)
+                else partial(each.refuse, ask)
+                for each in filters
+            ],
+            [
+                (
+                    weight,
+                    each.scorer(ask, self.cluster)
+                    if isinstance(each, PreparesScore)
+                    else partial(each.score, ask),
+                )
+                for weight, each in scores
+            ],
+        )
 
 
 def is_static(plugin: Reject) -> bool:

@@ -22,6 +22,8 @@ from bayplan.core.state.terms import OwnTerms, Term
 from bayplan.core.state.view import View
 
 MAX_SCORE = 100
+Refuser = Callable[[View], Codes | None]
+Scorer = Callable[[View], Ints | None]
 
 
 class Reads(Enum):
@@ -168,6 +170,22 @@ class Concerns(Protocol):
     verdicts are kept it is not asked about those."""
 
     def concerns(self, row: RowKey) -> bool: ...
+
+
+@runtime_checkable
+class PreparesFilter(Protocol):
+    """PreFilter of a load plugin: what is the same for all nodes, worked out once for a demand. Where
+    verdicts are kept, what it gives is asked instead of `refuse`. It must refuse the same rows, and
+    need not say why."""
+
+    def refuser(self, ask: Ask) -> Refuser: ...
+
+
+@runtime_checkable
+class PreparesScore(Protocol):
+    """PreScore of a load plugin, likewise: what it gives is asked instead of `score`."""
+
+    def scorer(self, ask: Ask, cluster: Cluster) -> Scorer: ...
 
 
 @runtime_checkable

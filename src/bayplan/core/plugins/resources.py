@@ -1,18 +1,29 @@
 """Resources: does it fit, and how full does the node become."""
 
-from collections.abc import Hashable, Sequence
-from typing import Literal, cast
+from collections.abc import Collection, Hashable, Sequence
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from bayplan.core.model.verdicts import EventKind, Reason
-from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Hopeless, Reads, Score
+from bayplan.core.plugins.hooks import (
+    MAX_SCORE,
+    Ask,
+    Filter,
+    Hopeless,
+    PreparesFilter,
+    PreparesScore,
+    Reads,
+    Refuser,
+    Score,
+    Scorer,
+)
 from bayplan.core.state.arrays import Codes, Ints, Mask
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.demand import NOT_ASKED, PODS, SCORED_CPU, SCORED_MEMORY
-from bayplan.core.state.view import Line, View
+from bayplan.core.state.view import FEW, Line, View
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 MOST_SPELLED = 256
@@ -102,19 +113,15 @@ class NodeResourcesFit:
         self._spelled: dict[Hashable, Reasons] = {}  # by names: amounts differ more
 
     def refuse(self, ask: Ask, view: View) -> Codes | None:
-        needs = self._needs(ask)
-        few = None if view.exact or needs.unknown else view.few
-        if few is not None:
-            asked = needs.asked
-            return np.array([any(free[at] < amount for at, amount in asked) for free, _ in few])
-        short = view.free < needs.need
-        if view.exact:
-            spelled = self._reasons(ask)
-            codes: Codes = spelled.bits.dot(short) | spelled.unknown
-            return self._through_classes(ask, view, codes) if spelled.through_classes else codes
-        if needs.unknown:
-            return np.ones(len(view), dtype=np.int8)
-        return cast(Codes, np.logical_or.reduce(short))
+        if not view.exact:
+            return self.refuser(ask)(view)
+        spelled = self._reasons(ask)
+        short = view.free < self._needs(ask).need
+        codes: Codes = spelled.bits.dot(short) | spelled.unknown
+        return self._through_classes(ask, view, codes) if spelled.through_classes else codes
+
+    def refuser(self, ask: Ask) -> Refuser:
+        return self._needs(ask).refuser
 
     def needed(self, ask: Ask) -> Ints:
         """What must be free, per resource; NOT_ASKED where anything will do."""
@@ -135,61 +142,18 @@ class NodeResourcesFit:
         return short
 
     def score(self, ask: Ask, view: View) -> Ints | None:
-        asked = ask.demand.memo.get(self._strategy)
-        if asked is None:
-            asked = scored_columns(self._strategy.resources, ask, view.cluster, real=False)
-            ask.demand.memo[self._strategy] = asked
-        if not asked.columns:
-            return np.zeros(len(view), dtype=np.int64)
-        few = None if self._strategy.type == "RequestedToCapacityRatio" else view.few
-        if few is not None:
-            return np.array([self._filled(asked, line) for line in few])
-        capacity = view.allocatable[asked.where]
-        left = view.free[asked.where] - asked.request
-        np.maximum(left, ZERO, out=left)
-        present = None
-        if not view.cluster.lacked.isdisjoint(asked.columns):
-            present = capacity > 0
-            capacity = np.maximum(capacity, 1)
-        match self._strategy.type:
-            case "LeastAllocated":
-                left *= PERCENT
-                scores = left // capacity
-            case "MostAllocated":
-                scores = (capacity - left) * MAX_SCORE // capacity
-            case _:
-                return self._ratio(asked, (capacity - left) * 100 // capacity, present)
-        mean: Ints
-        if present is not None:
-            total = asked.weights.dot(scores * present)
-            mean = total // np.maximum(asked.weights.dot(present), 1)
-        elif asked.halves:
-            mean = (scores[0] + scores[1]) >> ONE
-        else:
-            mean = asked.weights.dot(scores) // asked.weight
-        return mean
+        return self.scorer(ask, view.cluster)(view)
 
-    def _filled(self, asked: "Scored", line: Line) -> int:
-        """The same for one row."""
-        free, allocatable = line
-        total = weights = 0
-        for column, amount, weight in asked.one_by_one:
-            capacity = allocatable[column]
-            if capacity > 0:
-                left = max(free[column] - amount, 0)
-                part = left if self._strategy.type == "LeastAllocated" else capacity - left
-                total += weight * (part * MAX_SCORE // capacity)
-                weights += weight
-        return total // max(weights, 1)
-
-    def _ratio(self, asked: "Scored", percent: Ints, present: Mask | None) -> Ints:
-        """RequestedToCapacityRatio: resources that score nothing do not weigh either."""
-        scores = self._by_utilization[percent]
-        if present is not None:
-            scores = scores * present
-        weight = np.maximum(asked.weights.dot(scores > 0), 1)
-        mean: Ints = (2 * asked.weights.dot(scores) + weight) // (2 * weight)  # rounds half up
-        return mean
+    def scorer(self, ask: Ask, cluster: Cluster) -> Scorer:
+        found: Scorer | None = ask.demand.memo.get(self._strategy)
+        if found is None:
+            asked = scored_columns(self._strategy.resources, ask, cluster, real=False)
+            if self._strategy.type == "RequestedToCapacityRatio":
+                found = by_ratio(asked, self._by_utilization)
+            else:
+                found = by_share(asked, least=self._strategy.type == "LeastAllocated")
+            ask.demand.memo[self._strategy] = found
+        return found
 
     def _through_classes(self, ask: Ask, view: View, codes: Codes) -> Codes:
         """Nodes that have none of a resource which a DeviceClass serves are not short of it."""
@@ -214,9 +178,8 @@ class NodeResourcesFit:
                 need = need.copy()
                 need[ignored] = NOT_ASKED
                 unknown = tuple(name for name in unknown if not self._ignores(name))
-            amounts = enumerate(need.tolist())
-            asked = tuple((at, amount) for at, amount in amounts if amount != NOT_ASKED)
-            needs = demand.memo[self] = Needs(need[:, np.newaxis], asked, bool(unknown))
+            refuser = everywhere if unknown else where_short(need)
+            needs = demand.memo[self] = Needs(need[:, np.newaxis], bool(unknown), refuser)
         return needs
 
     def _reasons(self, ask: Ask) -> "Reasons":
@@ -279,38 +242,147 @@ class NodeResourcesBalancedAllocation:
         self._resources = args.resources
 
     def score(self, ask: Ask, view: View) -> Ints | None:
-        asked = ask.demand.memo.get(self)
-        if asked is None:
-            asked = scored_columns(self._resources, ask, view.cluster, real=True)
-            ask.demand.memo[self] = asked
-        if asked.best_effort:
-            return None
-        is_pair = asked.width == 2 and view.cluster.lacked.isdisjoint(asked.columns)
-        few = view.few if is_pair else None
-        if few is not None:
+        return self.scorer(ask, view.cluster)(view)
+
+    def scorer(self, ask: Ask, cluster: Cluster) -> Scorer:
+        found: Scorer | None = ask.demand.memo.get(self)
+        if found is None:
+            asked = scored_columns(self._resources, ask, cluster, real=True)
+            found = ask.demand.memo[self] = nothing if asked.best_effort else by_balance(asked)
+        return found
+
+
+# ---- what is asked of a view, worked out for one demand
+
+
+def everywhere(view: View) -> Codes:
+    """A resource is asked that no node has."""
+    return np.ones(len(view), dtype=np.int8)
+
+
+def nothing(view: View) -> None:
+    """No score."""
+
+
+def where_short(need: Ints) -> Refuser:
+    column = need[:, np.newaxis]
+    asked = [(at, amount) for at, amount in enumerate(need.tolist()) if amount != NOT_ASKED]
+    any_of = np.logical_or.reduce
+
+    def refuse(view: View) -> Codes:
+        if view.size <= FEW and (few := view.few) is not None:
+            return np.array([any(free[at] < amount for at, amount in asked) for free, _ in few])
+        codes: Codes = any_of(view.free < column)
+        return codes
+
+    return refuse
+
+
+def by_share(asked: "Scored", *, least: bool) -> Scorer:
+    """LeastAllocated, or MostAllocated."""
+    if not asked.columns:
+        return no_points
+    where, request, columns = asked.where, asked.request, asked.columns
+    halves, weights, weight = asked.halves, asked.weights, asked.weight
+    maximum = np.maximum
+
+    def score(view: View) -> Ints:
+        if view.size <= FEW and (few := view.few) is not None:
+            return np.array([share_of(asked, line, least=least) for line in few])
+        capacity = view.allocatable[where]
+        part = view.free[where] - request
+        maximum(part, ZERO, out=part)
+        if lacking(view, columns):
+            capacity, present = maximum(capacity, 1), capacity > 0
+            part = part if least else capacity - part
+            scores = part * MAX_SCORE // capacity * present
+            mean: Ints = weights.dot(scores) // maximum(weights.dot(present), 1)
+            return mean
+        if not least:
+            part = capacity - part
+        part *= PERCENT
+        part //= capacity
+        if halves:
+            mean = part[0] + part[1]
+            mean >>= ONE
+            return mean
+        mean = weights.dot(part) // weight
+        return mean
+
+    return score
+
+
+def share_of(asked: "Scored", line: Line, *, least: bool) -> int:
+    """The same for one row."""
+    free, allocatable = line
+    total = weights = 0
+    for column, amount, weight in asked.one_by_one:
+        capacity = allocatable[column]
+        if capacity > 0:
+            left = max(free[column] - amount, 0)
+            part = left if least else capacity - left
+            total += weight * (part * MAX_SCORE // capacity)
+            weights += weight
+    return total // max(weights, 1)
+
+
+def by_ratio(asked: "Scored", by_utilization: Ints) -> Scorer:
+    """RequestedToCapacityRatio: resources that score nothing do not weigh either."""
+    if not asked.columns:
+        return no_points
+
+    def score(view: View) -> Ints:
+        capacity = np.maximum(view.allocatable[asked.where], 1)
+        left = np.maximum(view.free[asked.where] - asked.request, ZERO)
+        scores = by_utilization[(capacity - left) * 100 // capacity]
+        if lacking(view, asked.columns):
+            scores = scores * (view.allocatable[asked.where] > 0)
+        weight = np.maximum(asked.weights.dot(scores > 0), 1)
+        mean: Ints = (2 * asked.weights.dot(scores) + weight) // (2 * weight)  # rounds half up
+        return mean
+
+    return score
+
+
+def no_points(view: View) -> Ints:
+    return np.zeros(len(view), dtype=np.int64)
+
+
+def by_balance(asked: "Scored") -> Scorer:
+    """NodeResourcesBalancedAllocation."""
+    where, request, columns = asked.where, asked.request, asked.columns
+    is_pair, with_and_without = asked.width == 2, asked.with_and_without
+    minimum, absolute, subtract, axis = np.minimum, np.abs, np.subtract, np.newaxis
+
+    def score(view: View) -> Ints:
+        if not is_pair or lacking(view, columns):
+            capacity = view.allocatable[where]
+            used = capacity - view.free[where]
+            gain: Ints = balance_of(used + request, capacity) - balance_of(used, capacity)
+        elif view.size <= FEW and (few := view.few) is not None:
             return np.array([gain_of(asked, line) for line in few])
-        capacity = view.allocatable[asked.where]
-        used = capacity - view.free[asked.where]
-        if is_pair:
-            both = used[:, np.newaxis] + asked.with_and_without  # resources × 2 × rows
-            fractions = both / capacity[:, np.newaxis]
-            np.minimum(fractions, WHOLE, out=fractions)
+        else:
+            capacity = view.allocatable[where]
+            used = capacity - view.free[where]
+            both = used[:, axis] + with_and_without  # resources × 2 × rows
+            fractions = both / capacity[:, axis]
+            minimum(fractions, WHOLE, out=fractions)
             deviation = fractions[0] - fractions[1]
-            np.abs(deviation, out=deviation)
+            absolute(deviation, out=deviation)
             # (1 - deviation / 2) · 100, to the last bit: halving and doubling round nothing.
-            np.subtract(TWICE, deviation, out=deviation)
+            subtract(TWICE, deviation, out=deviation)
             deviation *= FIFTY
             balance = deviation.astype(np.int64)
-            gain: Ints = balance[0] - balance[1]
-        else:
-            gain = balance_of(used + asked.request, capacity) - balance_of(used, capacity)
+            gain = balance[0] - balance[1]
         gain += HALVES
         gain >>= ONE
         return gain
 
+    return score
+
 
 def gain_of(asked: "Scored", line: Line) -> int:
-    """NodeResourcesBalancedAllocation for one row, and two resources that it has."""
+    """The same for one row, and two resources that it has."""
     free, allocatable = line
     (first, first_amount, _), (second, second_amount, _) = asked.one_by_one
     one, other = float(allocatable[first]), float(allocatable[second])
@@ -321,6 +393,12 @@ def gain_of(asked: "Scored", line: Line) -> int:
 
     gain = balance(used + first_amount, also + second_amount) - balance(used, also)
     return gain + 3 * MAX_SCORE // 2 >> 1
+
+
+def lacking(view: View, columns: Collection[int]) -> bool:
+    """Whether some node has none of these resources."""
+    lacked = view.cluster.lacked
+    return bool(lacked) and not lacked.isdisjoint(columns)
 
 
 def place_of(name: str) -> tuple[int, str]:
@@ -342,8 +420,8 @@ class Needs(Struct, frozen=True):
     """What NodeResourcesFit compares for one demand."""
 
     need: Ints  # resources × 1
-    asked: tuple[tuple[int, int], ...]  # the same: column, amount
     unknown: bool  # a resource is asked that no node has
+    refuser: Refuser
 
 
 class Reasons(Struct, frozen=True):
@@ -448,4 +526,5 @@ def shape_table(shape: tuple[Point, ...]) -> Ints:
 
 _: type[Filter] = NodeResourcesFit
 __: type[Hopeless] = NodeResourcesFit
+_prepares: tuple[type[PreparesFilter], type[PreparesScore]] = (NodeResourcesFit, NodeResourcesFit)
 ___: tuple[type[Score], ...] = (NodeResourcesFit, NodeResourcesBalancedAllocation)
