@@ -33,7 +33,7 @@ NOT_STATE = {
         "load_log": "only grows",
         "victim_log": "only grows",
         "image_versions": "only rise",
-        "_image_changes": "only rises",
+        "facts_version": "only rises",
         "_demands": "derived from a row key, the resource columns and the device classes",
         "_undo": "the trial itself",
     },

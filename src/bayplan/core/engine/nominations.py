@@ -84,6 +84,8 @@ class Nominations:
     def gone(self, uid: str) -> list[str]:
         """A pod is gone: the pods that waited for nobody else."""
         self.spared.pop(uid, None)
+        if not self.doomed and not self.awaited:
+            return []
         owners: dict[str, None] = dict(self.doomed.pop(uid, {}))
         for owner, awaited in self.awaited.items():
             if uid in awaited:

@@ -106,6 +106,7 @@ class Kept:
         self.relatives: list[Relative] = []
         self.constants: tuple[int, ...] = ()  # of relative scores that are equal on all rows
         self.facts: tuple[Hashable, ...] = ()
+        self.facts_version = -1  # the cluster's when they were found
         self.static_position = -1
         self.load_position = -1
 
@@ -333,9 +334,11 @@ class Verdicts:
 
     def _refresh(self, kept: Kept) -> None:
         cluster = self.cluster
-        facts = tuple([plugin.facts(kept.ask, cluster) for plugin in self._facts])
-        if kept.static_position != cluster.static_log.head or facts != kept.facts:
-            self._refresh_static(kept, facts)
+        if (
+            kept.static_position != cluster.static_log.head
+            or kept.facts_version != cluster.facts_version
+        ):
+            self._refresh_static(kept)
         head = cluster.load_log.head
         if kept.load_position == head:
             return
@@ -346,10 +349,14 @@ class Verdicts:
             self._load_rows(kept, rows)
         kept.load_position = head
 
-    def _refresh_static(self, kept: Kept, facts: tuple[Hashable, ...]) -> None:
+    def _refresh_static(self, kept: Kept) -> None:
         """Brings `base` up to date; rows that it touches are in the load log too."""
         cluster = self.cluster
+        kept.facts_version = cluster.facts_version
+        facts = tuple([plugin.facts(kept.ask, cluster) for plugin in self._facts])
         head = cluster.static_log.head
+        if kept.static_position == head and kept.facts == facts:
+            return
         rows = cluster.static_log.since(kept.static_position) if kept.static_position >= 0 else None
         whole = rows is None or len(rows) > cluster.height // 8 or bool(kept.relatives)
         whole = whole or facts != kept.facts or len(kept.base) != len(cluster.nodes)
@@ -527,7 +534,7 @@ def with_wide_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, verd
     for weight, score in scores:
         added = score.score(ask, view.after(verdict))
         if added is not None:
-            found = found + ((weight * added) << SCORE_SHIFT)
+            found = found + added * (weight << int(SCORE_SHIFT))
     return found
 
 

@@ -190,7 +190,8 @@ class PreparesScore(Protocol):
 
 @runtime_checkable
 class Facts(Protocol):
-    """What else a static plugin's answers depend on: when it changes, they are computed anew."""
+    """What else a static plugin's answers depend on, of what the cluster knows that is no row's (see
+    `Cluster._fact`): when it changes, they are computed anew."""
 
     def facts(self, ask: Ask, cluster: Cluster) -> Hashable: ...
 

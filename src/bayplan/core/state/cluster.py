@@ -76,7 +76,7 @@ class Cluster:
         "load_log",
         "victim_log",
         "image_versions",
-        "_image_changes",
+        "facts_version",
         "_demands",
         "_undo",
     )
@@ -114,20 +114,20 @@ class Cluster:
         self.pools = Pools(rows)
         self.load_log = RowLog()
         self.estates = Estates(self._done, self.load_log.extend, self.everybody, self.anybody)
-        self.storage = Storage(self._done)
-        self.budgets = Budgets(self._done)
-        self.groups = Groups(self._done)
+        self.storage = Storage(self._fact)
+        self.budgets = Budgets(self._fact)
+        self.groups = Groups(self._fact)
         self.holds = Holds(self._done, self._hold)
         self.distrusted = Distrusted(self._done, self._touch)
         self.zones = Zones(self._done, self._touch_load, self._on)
         self.uses = Uses()
         self._demands: dict[RowKey, Demand] = {}
-        self.device_classes = DeviceClasses(self._done, self._demands.clear)
+        self.device_classes = DeviceClasses(self._fact, self._demands.clear)
         self.static_log = RowLog()
         self.victim_log = RowLog()  # rows where pods are other victims: a start, a checkpoint
         self.version = 0
-        self.image_versions: dict[str, int] = {}  # by name; new when its holders change
-        self._image_changes = 0
+        self.facts_version = 0  # rises with every change of what is no row's, see `_fact`
+        self.image_versions: dict[str, int] = {}  # by name: that of when its holders changed
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
 
     # ---- reading
@@ -330,7 +330,7 @@ class Cluster:
         for resident in affected:
             resident.matched = self.terms.counting(resident.pod)
             self._count(resident, 1)
-        self._done(self.set_namespace, name, before)
+        self._fact(self.set_namespace, name, before)
 
     def acquire_terms(self, terms: PodTerms) -> OwnTerms:
         """Resolve a pod's own terms and keep their counts until they are released."""
@@ -393,6 +393,12 @@ class Cluster:
         self.version += 1
         if self._undo is not None:
             self._undo.append((inverse, arguments))
+
+    def _fact(self, inverse: Callable[..., Any], *arguments: Any) -> None:
+        """The same, of what no row has alone: how many nodes there are, images, namespaces, claims
+        and volumes, budgets, groups, device classes."""
+        self.facts_version += 1
+        self._done(inverse, *arguments)
 
     # ---- operations on one row, each with its inverse
 
@@ -493,7 +499,7 @@ class Cluster:
         self._write_node(row, None, node)
         self.rows[node.name] = row
         self._recount_unreadable(node.name)
-        self._done(self._remove_node, row, new)
+        self._fact(self._remove_node, row, new)
 
     def _remove_node(self, row: int, last: bool) -> None:
         """`last`: the row goes too; otherwise it stays vacant, as it was before the node came."""
@@ -508,7 +514,7 @@ class Cluster:
             self.height -= 1
         else:
             self.vacant.append(row)
-        self._done(self._add_node, node, row)
+        self._fact(self._add_node, node, row)
 
     def _update_node(self, row: int, node: Node) -> None:
         old = self.nodes[row]
@@ -577,9 +583,9 @@ class Cluster:
                 self._touch_image(name)
 
     def _touch_image(self, name: str) -> None:
-        self._image_changes += 1
+        self.facts_version += 1
         if name in self.images:
-            self.image_versions[name] = self._image_changes
+            self.image_versions[name] = self.facts_version
         else:
             self.image_versions.pop(name, None)
 
