@@ -45,7 +45,8 @@ from bayplan.core.state.view import View
 ABSENT = int(np.iinfo(np.int64).min)  # the row has no node
 REFUSED = np.array(-(1 << 62))  # for some reason; no sum of scores lifts it to 0
 REASON_BITS = 48
-SCORE_SHIFT = np.array(32)  # constants as arrays, which NumPy need not convert on every call
+SCORE_BITS = 32
+SCORE_SHIFT = np.array(SCORE_BITS)  # constants as arrays, which NumPy need not convert on every call
 RANK_MASK = (1 << 31) - 1
 KEPT_BYTES = 512 << 20  # for the kept verdicts of a profile
 BYTES_PER_ROW = 64  # base, scored, verdict, and a relative score's raw values and sums
@@ -175,7 +176,7 @@ class Verdicts:
         else:
             verdict, rows = self._passing(ask, View(self.cluster) if view is None else view)
         at = int(verdict.argmax()) if len(verdict) else -1
-        if at < 0 or verdict[at] < 0:
+        if at < 0 or verdict.item(at) < 0:
             return -1, verdict, rows
         return (at if rows is None else int(rows[at])), verdict, rows
 
@@ -460,7 +461,9 @@ class Verdicts:
         if total is not None:
             verdict += base
         for refuse in kept.refusers:
-            put(verdict, refuse(view))
+            codes: Any = refuse(view)
+            if codes is not None:
+                np.putmask(verdict, codes, REFUSED)
         return verdict
 
     def _prepared(self, ask: Ask) -> tuple[list[Refuser], list[tuple[int, Scorer]]]:
@@ -534,7 +537,7 @@ def with_wide_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, verd
     for weight, score in scores:
         added = score.score(ask, view.after(verdict))
         if added is not None:
-            found = found + added * (weight << int(SCORE_SHIFT))
+            found = found + added * (weight << SCORE_BITS)
     return found
 
 

@@ -265,14 +265,14 @@ def nothing(view: View) -> None:
 
 
 def where_short(need: Ints) -> Refuser:
-    column = need[:, np.newaxis]
     asked = [(at, amount) for at, amount in enumerate(need.tolist()) if amount != NOT_ASKED]
-    any_of = np.logical_or.reduce
+    where = slice(asked[0][0], asked[-1][0] + 1) if asked else slice(0, 0)
+    column, any_of = need[where, np.newaxis], np.logical_or.reduce
 
     def refuse(view: View) -> Codes:
         if view.size <= FEW and (few := view.few) is not None:
             return np.array([any(free[at] < amount for at, amount in asked) for free, _ in few])
-        codes: Codes = any_of(view.free < column)
+        codes: Codes = any_of(view.free[where] < column)
         return codes
 
     return refuse

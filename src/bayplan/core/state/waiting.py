@@ -132,11 +132,12 @@ class Waiting:
         waiter, group = self.pods.pop(uid)
         del group.members[uid]
         group.newcomers.pop(uid, None)
-        group.tidy()
-        if not group.members:
-            del self.groups[group.key]
-            if group.refusal is not None:
-                self._unlist(group)
+        if group.members:
+            group.tidy()
+            return waiter
+        del self.groups[group.key]
+        if group.refusal is not None:
+            self._unlist(group)
         return waiter
 
     def next(self, now: float) -> tuple[Waiter, Group] | None:
