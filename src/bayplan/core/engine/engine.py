@@ -85,15 +85,15 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
-        if self.promises.is_kept:
+        if self.promises.grants or self.promises.places:
             self.promises.note(event)
-        match event:
-            case on.PodSeen(pod):
-                return self._see(pod, now)
-            case on.PodGone(uid):
-                return self._gone(uid, now)
-            case on.BindDone(uid):
-                self._confirm(uid)
+        match event:  # what comes most often first; looking for an attribute takes its time
+            case on.PodSeen():
+                return self._see(event.pod, now)
+            case on.PodGone():
+                return self._gone(event.uid, now)
+            case on.BindDone():
+                self._confirm(event.uid)
             case on.Tick(limit, day_s):
                 self.reservations.day_s = day_s
                 return self._cycle(now, limit)
