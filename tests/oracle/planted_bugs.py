@@ -23,6 +23,7 @@ NODE_NAME = "core/plugins/node_name.py"
 TAINTS = "core/plugins/taints.py"
 PORTS = "core/plugins/ports.py"
 RESOURCES = "core/plugins/resources.py"
+AMOUNTS = "core/plugins/amounts.py"
 IMAGES = "core/plugins/images.py"
 REGISTRY = "core/plugins/registry.py"
 CLUSTER = "core/state/cluster.py"
@@ -593,8 +594,8 @@ RESOURCE_AMOUNTS = (
     Bug(
         "exact-fit-refused",
         RESOURCES,
-        "short = view.free < needs.need",
-        "short = view.free <= needs.need",
+        "view.free < self._needs(ask).need",
+        "view.free <= self._needs(ask).need",
         "an exact fit fits",
     ),
     Bug(
@@ -711,35 +712,35 @@ RESOURCE_AMOUNTS = (
     ),
     Bug(
         "most-allocated-rounded-up",
-        RESOURCES,
-        "scores = (capacity - left) * MAX_SCORE // capacity",
-        "scores = MAX_SCORE - left * MAX_SCORE // capacity",
+        AMOUNTS,
+        "part *= PERCENT\n        part //= capacity",
+        "part = part * PERCENT // capacity if least else (part * PERCENT - 1) // capacity + 1",
         "MostAllocated is cut to an integer",
     ),
     Bug(
         "strategy-weights-ignored",
-        RESOURCES,
-        "asked.weights.dot(scores) // asked.weight",
-        "scores.sum(axis=0) // asked.width",
+        AMOUNTS,
+        "weights.dot(part) // weight",
+        "part.sum(axis=0) // asked.width",
         "a strategy's resources have weights",
     ),
     Bug(
         "lacking-resource-weighs",
-        RESOURCES,
-        "total // np.maximum(asked.weights.dot(present), 1)",
-        "total // asked.weight",
+        AMOUNTS,
+        "weights.dot(scores) // maximum(weights.dot(present), 1)",
+        "weights.dot(scores) // weight",
         "what a node lacks does not weigh",
     ),
     Bug(
         "ratio-rounded-down",
-        RESOURCES,
+        AMOUNTS,
         "(2 * asked.weights.dot(scores) + weight) // (2 * weight)",
         "asked.weights.dot(scores) // weight",
         "RequestedToCapacityRatio is rounded",
     ),
     Bug(
         "ratio-zero-weighs",
-        RESOURCES,
+        AMOUNTS,
         "asked.weights.dot(scores > 0)",
         "asked.weights.dot(scores >= 0)",
         "a resource that scores 0 does not weigh",
@@ -753,28 +754,28 @@ RESOURCE_AMOUNTS = (
     ),
     Bug(
         "balance-without-half",
-        RESOURCES,
+        AMOUNTS,
         "deviation *= FIFTY",
         "deviation *= np.array(100.0)",
         "two resources deviate by half their difference",
     ),
     Bug(
         "balance-of-present-two",
-        RESOURCES,
+        AMOUNTS,
         "np.abs((first - last) / 2)",
         "np.abs(first - last)",
         "the same, where a node lacks a resource",
     ),
     Bug(
         "balance-variance",
-        RESOURCES,
+        AMOUNTS,
         "deviation = np.sqrt(running_sum(squares) / at_least_1)",
         "deviation = running_sum(squares) / at_least_1",
         "it is the standard deviation",
     ),
     Bug(
         "balance-overcommitted",
-        RESOURCES,
+        AMOUNTS,
         "np.minimum(used / np.maximum(capacity, 1), 1.0)",
         "np.minimum(used / np.maximum(capacity, 1), 9.0)",
         "a fraction is at most 1",
@@ -782,20 +783,20 @@ RESOURCE_AMOUNTS = (
     Bug(
         "best-effort-balanced",
         RESOURCES,
-        "if asked.best_effort:",
-        "if False:",
+        "nothing if asked.best_effort else by_balance(asked)",
+        "by_balance(asked)",
         "a pod that requests nothing is not scored for balance",
     ),
     Bug(
         "unasked-scalars-scored",
-        RESOURCES,
+        AMOUNTS,
         "if column is None or (amount == 0 and name not in NATIVE):",
         "if column is None:",
         "scalar resources count only for pods that ask for them",
     ),
     Bug(
         "balance-with-defaults",
-        RESOURCES,
+        AMOUNTS,
         "requests = dict(ask.row.requests if real else ask.row.scored)",
         "requests = dict(ask.row.scored)",
         "balance takes real requests",

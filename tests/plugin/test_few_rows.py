@@ -8,6 +8,7 @@ import pytest
 
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.selectors import NodeTerm, Requirement
+from bayplan.core.plugins.amounts import Resource
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.plugins.node_affinity import NodeAffinity
 from bayplan.core.plugins.resources import (
@@ -15,7 +16,6 @@ from bayplan.core.plugins.resources import (
     FitArgs,
     NodeResourcesBalancedAllocation,
     NodeResourcesFit,
-    Resource,
     Strategy,
 )
 from bayplan.core.state.view import FEW, View

@@ -8,6 +8,7 @@
 It holds a plugin to what the engine relies on: the same answer for a row whether it is asked
 alone, in a handful, or with all others; the same answer twice; no answer that depends on labels,
 for static and load plugins and those that say so; nothing about row keys that do not concern it;
+of what it prepares for a row key the same as when it is asked itself;
 codes that stand for reasons and scores within 0 to 100; and not one write to the cluster.
 """
 
@@ -19,7 +20,16 @@ from msgspec.structs import replace
 
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Reason
-from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Concerns, IgnoresLabels, Normalise, Reads
+from bayplan.core.plugins.hooks import (
+    MAX_SCORE,
+    Ask,
+    Concerns,
+    IgnoresLabels,
+    Normalise,
+    PreparesFilter,
+    PreparesScore,
+    Reads,
+)
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
 from bayplan.core.state.view import View
@@ -59,6 +69,7 @@ def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluste
     if (_answer(plugin, method, ask, View(cluster)) != whole).any():
         raise PluginFault(f"{where} gave another answer the second time")
     _check_values(plugin, where, method, ask, whole)
+    _check_prepared(plugin, where, method, ask, cluster, whole)
     if isinstance(plugin, Concerns) and not plugin.concerns(ask.pod.row) and whole.any():
         raise PluginFault(f"{where} has an answer, but says that the row key does not concern it")
     alive = np.flatnonzero(cluster.alive[: cluster.height])
@@ -69,6 +80,26 @@ def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluste
         again = _answer(plugin, method, Ask(other, ask.demand, ask.own), View(cluster))
         if (again != whole)[alive].any():
             raise PluginFault(f"{where} depends on labels, but it reads {plugin.reads.name}")
+
+
+def _check_prepared(
+    plugin: Any, where: str, method: str, ask: Ask, cluster: Cluster, whole: Any
+) -> None:
+    """What is asked where verdicts are kept must say the same, of all rows, some and one."""
+    prepared: Any = None
+    if method == "refuse" and isinstance(plugin, PreparesFilter):
+        prepared = plugin.refuser(ask)
+    elif method == "score" and isinstance(plugin, PreparesScore):
+        prepared = plugin.scorer(ask, cluster)
+    if prepared is None:
+        return
+    alive = np.flatnonzero(cluster.alive[: cluster.height])
+    for rows in [alive, alive[::3], alive[:1]]:
+        found = prepared(View(cluster, rows))
+        found = np.zeros(len(rows), dtype=np.int64) if found is None else found
+        expected = whole[rows] if method == "score" else whole[rows] != 0
+        if (found.astype(expected.dtype) != expected).any():
+            raise PluginFault(f"{where} and what it prepares say different things")
 
 
 def _check_reject(plugin: Any, where: str, ask: Ask, cluster: Cluster) -> None:

@@ -46,7 +46,9 @@ ABSENT = int(np.iinfo(np.int64).min)  # the row has no node
 REFUSED = np.array(-(1 << 62))  # for some reason; no sum of scores lifts it to 0
 REASON_BITS = 48
 SCORE_BITS = 32
-SCORE_SHIFT = np.array(SCORE_BITS)  # constants as arrays, which NumPy need not convert on every call
+SCORE_SHIFT = np.array(
+    SCORE_BITS
+)  # constants as arrays, which NumPy need not convert on every call
 RANK_MASK = (1 << 31) - 1
 KEPT_BYTES = 512 << 20  # for the kept verdicts of a profile
 BYTES_PER_ROW = 64  # base, scored, verdict, and a relative score's raw values and sums
@@ -92,13 +94,18 @@ class Relative:
         return column
 
 
+Prepared = tuple[list[Refuser], list[tuple[int, Scorer]]]
+
+
 class Kept:
     """The verdicts of one row key over all rows, and how far they have read the logs.
 
     Refused rows have some number near REFUSED here; `Verdicts.on` tells why.
     """
 
-    def __init__(self, ask: Ask, refusers: list[Refuser], scorers: list[tuple[int, Scorer]]) -> None:
+    def __init__(
+        self, ask: Ask, refusers: list[Refuser], scorers: list[tuple[int, Scorer]]
+    ) -> None:
         self.ask = ask
         self.refusers, self.scorers = refusers, scorers  # of the load plugins that it concerns
         self.base: Ints = np.zeros(0, dtype=np.int64)  # scores of static plugins
@@ -320,7 +327,8 @@ class Verdicts:
         kept = self._kept.get(key)
         if kept is None:
             pod = ask.pod if key is ask.pod.row else replace(ask.pod, row=key)
-            kept = self._kept[key] = Kept(Ask(pod, ask.demand), *self._prepared(Ask(pod, ask.demand)))
+            plain = Ask(pod, ask.demand)
+            kept = self._kept[key] = Kept(plain, self._prepared(plain))
             room = max(8, KEPT_BYTES // (BYTES_PER_ROW * max(1, len(self.cluster.nodes))))
             while len(self._kept) > room:
                 self._kept.popitem(last=False)
@@ -466,27 +474,26 @@ class Verdicts:
                 np.putmask(verdict, codes, REFUSED)
         return verdict
 
-    def _prepared(self, ask: Ask) -> tuple[list[Refuser], list[tuple[int, Scorer]]]:
+    def _prepared(self, ask: Ask) -> Prepared:
         """What the load plugins that the row key concerns say of a view."""
         filters = [each for _, each in self._load[0] if concerns(each, ask.row)]
         scores = [each for each in self._load[1] if concerns(each[1], ask.row)]
         return (
-            [
-                each.refuser(ask)
-                if isinstance(each, PreparesFilter)
-                else partial(each.refuse, ask)
-                for each in filters
-            ],
-            [
-                (
-                    weight,
-                    each.scorer(ask, self.cluster)
-                    if isinstance(each, PreparesScore)
-                    else partial(each.score, ask),
-                )
-                for weight, each in scores
-            ],
+            [refuser(each, ask) for each in filters],
+            [(weight, scorer(each, ask, self.cluster)) for weight, each in scores],
         )
+
+
+def refuser(plugin: Filter, ask: Ask) -> Refuser:
+    return (
+        plugin.refuser(ask) if isinstance(plugin, PreparesFilter) else partial(plugin.refuse, ask)
+    )
+
+
+def scorer(plugin: Score, ask: Ask, cluster: Cluster) -> Scorer:
+    if isinstance(plugin, PreparesScore):
+        return plugin.scorer(ask, cluster)
+    return partial(plugin.score, ask)
 
 
 def is_static(plugin: Reject) -> bool:

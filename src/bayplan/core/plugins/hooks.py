@@ -174,9 +174,9 @@ class Concerns(Protocol):
 
 @runtime_checkable
 class PreparesFilter(Protocol):
-    """PreFilter of a load plugin: what is the same for all nodes, worked out once for a demand. Where
-    verdicts are kept, what it gives is asked instead of `refuse`. It must refuse the same rows, and
-    need not say why."""
+    """PreFilter of a load plugin: what is the same for all nodes is worked out once for a demand.
+    Where verdicts are kept, what it gives is asked instead of `refuse`. It must refuse the same
+    rows, and need not say why."""
 
     def refuser(self, ask: Ask) -> Refuser: ...
 
@@ -190,8 +190,8 @@ class PreparesScore(Protocol):
 
 @runtime_checkable
 class Facts(Protocol):
-    """What else a static plugin's answers depend on, of what the cluster knows that is no row's (see
-    `Cluster._fact`): when it changes, they are computed anew."""
+    """What else a static plugin's answers depend on, of what is no row's (`Cluster._fact` says what
+    that is): when it changes, they are computed anew."""
 
     def facts(self, ask: Ask, cluster: Cluster) -> Hashable: ...
 

@@ -13,8 +13,9 @@ from bayplan.core.devices.zonecodes import codes_of
 from bayplan.core.model.numa import FAR, Topology, together
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
+from bayplan.core.plugins.amounts import Resource
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
-from bayplan.core.plugins.resources import CPU_AND_MEMORY, FREED, Resource
+from bayplan.core.plugins.resources import CPU_AND_MEMORY, FREED
 from bayplan.core.state.arrays import Codes, Ints
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
