@@ -27,9 +27,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.kept import SCORE_SHIFT
 from bayplan.core.engine.profile import PluginConfig, Profile, ProfileConfig
 from bayplan.core.engine.questions import fits, scores
-from bayplan.core.engine.verdicts import SCORE_SHIFT, Verdicts
+from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model import events as on
 from bayplan.core.model.pods import Pod
 from bayplan.core.plugins.hooks import Ask

@@ -35,6 +35,7 @@ QUANTITY = "core/model/quantity.py"
 SELECTORS = "core/model/selectors.py"
 NODE_VALUES = "core/model/nodes.py"
 VERDICTS = "core/engine/verdicts.py"
+KEPT = "core/engine/kept.py"
 ROWS = "kube/rows.py"
 TERMS = "kube/terms.py"
 READ = "kube/read.py"
@@ -863,7 +864,7 @@ KEEPING: tuple[Bug, ...] = (
     ),
     Bug(
         "highest-never-falls",
-        VERDICTS,
+        KEPT,
         "return self.high == self.most and bool(verdict[self.high_row] >= 0)",
         "return self.high == self.most",
         "a relative score falls with the row that had the highest",

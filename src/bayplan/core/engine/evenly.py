@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from bayplan.core.engine import explain
-from bayplan.core.engine.verdicts import REFUSED, Verdicts
+from bayplan.core.engine.kept import REFUSED
+from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.plugins.hooks import Ask
 from bayplan.core.state.arrays import Ints, Mask, Rows
 from bayplan.core.state.view import View

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
 from bayplan.core.engine.evenly import Evenly
+from bayplan.core.engine.kept import REFUSED
 from bayplan.core.engine.questions import asking
-from bayplan.core.engine.verdicts import REFUSED, Verdicts
+from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.groups import PodGroup
 from bayplan.core.model.pods import Gang, Pod

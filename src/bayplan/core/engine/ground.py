@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from bayplan.core.engine import placing
 from bayplan.core.engine.engine import Engine
+from bayplan.core.engine.kept import REFUSED
 from bayplan.core.engine.preempting import KEPT
 from bayplan.core.engine.questions import asking
-from bayplan.core.engine.verdicts import REFUSED, Verdicts
+from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model.effects import Placement
 from bayplan.core.model.pods import Pod
 from bayplan.core.plugins.hooks import Ask

@@ -15,10 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayplan.core.engine import explain, placing
+from bayplan.core.engine.kept import SCORE_SHIFT
 from bayplan.core.engine.nominations import Nominations
 from bayplan.core.engine.preemption import Plan, Preemption
 from bayplan.core.engine.questions import asking
-from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
+from bayplan.core.engine.verdicts import ABSENT, Verdicts
 from bayplan.core.model import effects as do
 from bayplan.core.model import events as on
 from bayplan.core.model.effects import Placement

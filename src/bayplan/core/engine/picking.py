@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from bayplan.core.engine.verdicts import SCORE_SHIFT, Verdicts
+from bayplan.core.engine.kept import SCORE_SHIFT
+from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.plugins.hooks import Ask, Candidate, Picker
 from bayplan.core.state.arrays import Ints, Rows
 

@@ -6,8 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from bayplan.core.engine import explain
+from bayplan.core.engine.kept import SCORE_SHIFT
 from bayplan.core.engine.preemption import Preemption
-from bayplan.core.engine.verdicts import ABSENT, SCORE_SHIFT, Verdicts
+from bayplan.core.engine.verdicts import ABSENT, Verdicts
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask, Normalise

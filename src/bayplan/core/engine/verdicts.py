@@ -9,33 +9,36 @@ computed on top, for the few pods that it concerns.
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayplan.core.engine.kept import (
+    REFUSED,
+    SCORE_BITS,
+    SCORE_SHIFT,
+    Kept,
+    Relative,
+    prepared,
+    with_scores,
+)
 from bayplan.core.engine.profile import Profile
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.plugins.hooks import (
     Ask,
-    Concerns,
     Facts,
     Filter,
     IgnoresLabels,
     NeedsClaims,
     NeedsTerms,
     Normalise,
-    PreparesFilter,
-    PreparesScore,
     Reads,
-    Refuser,
     Reject,
     Score,
-    Scorer,
 )
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
@@ -43,80 +46,11 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 
 ABSENT = int(np.iinfo(np.int64).min)  # the row has no node
-REFUSED = np.array(-(1 << 62))  # for some reason; no sum of scores lifts it to 0
 REASON_BITS = 48
-SCORE_BITS = 32
-SCORE_SHIFT = np.array(
-    SCORE_BITS
-)  # constants as arrays, which NumPy need not convert on every call
 RANK_MASK = (1 << 31) - 1
 KEPT_BYTES = 512 << 20  # for the kept verdicts of a profile
 BYTES_PER_ROW = 64  # base, scored, verdict, and a relative score's raw values and sums
-KEPT_EXTREMES = 2
 FEW_NAMED = 16  # a pod pinned to so few nodes is asked on just their rows
-
-
-class Relative:
-    """A static score that is relative to the highest raw value of the feasible rows.
-
-    A row that holds the highest is remembered: while it stays feasible and no row can be higher,
-    the value stands without looking at all rows.
-    """
-
-    def __init__(self, weight: int, plugin: Normalise, raw: Ints) -> None:
-        self.weight = weight
-        self.plugin = plugin
-        self.raw = raw
-        self.most = int(raw.max())  # over all rows
-        self.high = -1  # over the feasible rows
-        self.high_row = -1
-        self._added: dict[int, Ints] = {}  # by highest value
-
-    def stands(self, verdict: Ints) -> bool:
-        """Whether the highest value is surely still that of the feasible rows."""
-        return self.high == self.most and bool(verdict[self.high_row] >= 0)
-
-    def highest(self, verdict: Ints) -> tuple[int, int]:
-        """The highest raw value of the feasible rows, and a row that has it."""
-        raw = np.where(verdict >= 0, self.raw, -1)
-        row = int(raw.argmax())
-        return max(int(raw[row]), 0), row
-
-    def added(self, high: int) -> Ints:
-        """What the score adds to a verdict per row."""
-        column = self._added.get(high)
-        if column is None:
-            if len(self._added) >= KEPT_EXTREMES:
-                self._added.clear()
-            raw = np.minimum(self.raw, high)  # a refused row may be higher, and must stay in range
-            column = (self.weight * self.plugin.normalise(raw, high)) << SCORE_SHIFT
-            self._added[high] = column
-        return column
-
-
-Prepared = tuple[list[Refuser], list[tuple[int, Scorer]]]
-
-
-class Kept:
-    """The verdicts of one row key over all rows, and how far they have read the logs.
-
-    Refused rows have some number near REFUSED here; `Verdicts.on` tells why.
-    """
-
-    def __init__(
-        self, ask: Ask, refusers: list[Refuser], scorers: list[tuple[int, Scorer]]
-    ) -> None:
-        self.ask = ask
-        self.refusers, self.scorers = refusers, scorers  # of the load plugins that it concerns
-        self.base: Ints = np.zeros(0, dtype=np.int64)  # scores of static plugins
-        self.scored: Ints = self.base  # with relative scores, at their present extremes
-        self.verdict: Ints = self.base
-        self.relatives: list[Relative] = []
-        self.constants: tuple[int, ...] = ()  # of relative scores that are equal on all rows
-        self.facts: tuple[Hashable, ...] = ()
-        self.facts_version = -1  # the cluster's when they were found
-        self.static_position = -1
-        self.load_position = -1
 
 
 class Wide(Struct, frozen=True):
@@ -242,7 +176,10 @@ class Verdicts:
     def _scored(self, ask: Ask, view: View) -> Ints:
         """The scores of rows that all pass."""
         verdict, relatives, _ = self._static_scores(ask, view)
-        verdict = with_scores(self._load[1], ask, view, verdict)
+        scorers: list[tuple[int, Scorer]] = [
+            (weight, partial(each.score, ask)) for weight, each in self._load[1]
+        ]
+        verdict = with_scores(scorers, view, verdict)
         for relative in relatives:
             verdict += relative.added(relative.most)
         if self.is_wide(ask):
@@ -328,7 +265,7 @@ class Verdicts:
         if kept is None:
             pod = ask.pod if key is ask.pod.row else replace(ask.pod, row=key)
             plain = Ask(pod, ask.demand)
-            kept = self._kept[key] = Kept(plain, self._prepared(plain))
+            kept = self._kept[key] = Kept(plain, prepared(*self._load, plain, self.cluster))
             room = max(8, KEPT_BYTES // (BYTES_PER_ROW * max(1, len(self.cluster.nodes))))
             while len(self._kept) > room:
                 self._kept.popitem(last=False)
@@ -336,7 +273,7 @@ class Verdicts:
             self._kept.move_to_end(key)
             if kept.ask.demand is not ask.demand:  # a resource got its column
                 kept.ask = Ask(kept.ask.pod, ask.demand)
-                kept.refusers, kept.scorers = self._prepared(kept.ask)
+                kept.refusers, kept.scorers = prepared(*self._load, kept.ask, self.cluster)
                 kept.load_position = -1
         self._refresh(kept)
         return kept
@@ -388,7 +325,7 @@ class Verdicts:
     def _load_all(self, kept: Kept) -> None:
         view = View(self.cluster)
         kept.scored = kept.base
-        kept.verdict = self._whole(self._load_part(kept, view, kept.base[: view.size]))
+        kept.verdict = self._whole(kept.load_part(view, kept.base[: view.size]))
         if kept.relatives:
             kept.scored = kept.base.copy()
             for relative in kept.relatives:
@@ -397,7 +334,7 @@ class Verdicts:
 
     def _load_rows(self, kept: Kept, rows: Rows) -> None:
         view = View(self.cluster, rows)
-        kept.verdict[rows] = self._load_part(kept, view, kept.scored.take(rows))
+        kept.verdict[rows] = kept.load_part(view, kept.scored.take(rows))
         for relative in kept.relatives:
             if relative.stands(kept.verdict):
                 continue
@@ -456,45 +393,6 @@ class Verdicts:
             total += (weight * raw) << SCORE_SHIFT
         return total, relatives, tuple(constants)
 
-    def _load_part(self, kept: Kept, view: View, base: Ints) -> Ints:
-        """`base` with the scores of load plugins, or REFUSED."""
-        total: Ints | None = None
-        for weight, score in kept.scorers:
-            added = score(view)
-            if added is not None:
-                if weight != 1:
-                    added = weight * added
-                total = added if total is None else total + added
-        verdict: Ints = base.copy() if total is None else total << SCORE_SHIFT
-        if total is not None:
-            verdict += base
-        for refuse in kept.refusers:
-            codes: Any = refuse(view)
-            if codes is not None:
-                np.putmask(verdict, codes, REFUSED)
-        return verdict
-
-    def _prepared(self, ask: Ask) -> Prepared:
-        """What the load plugins that the row key concerns say of a view."""
-        filters = [each for _, each in self._load[0] if concerns(each, ask.row)]
-        scores = [each for each in self._load[1] if concerns(each[1], ask.row)]
-        return (
-            [refuser(each, ask) for each in filters],
-            [(weight, scorer(each, ask, self.cluster)) for weight, each in scores],
-        )
-
-
-def refuser(plugin: Filter, ask: Ask) -> Refuser:
-    return (
-        plugin.refuser(ask) if isinstance(plugin, PreparesFilter) else partial(plugin.refuse, ask)
-    )
-
-
-def scorer(plugin: Score, ask: Ask, cluster: Cluster) -> Scorer:
-    if isinstance(plugin, PreparesScore):
-        return plugin.scorer(ask, cluster)
-    return partial(plugin.score, ask)
-
 
 def is_static(plugin: Reject) -> bool:
     return cast(Filter, plugin).reads is Reads.STATIC
@@ -515,27 +413,6 @@ def has_part(plugin: object, terms: bool, claims: bool) -> bool:
     by_terms = isinstance(plugin, NeedsTerms) and plugin.needs_terms
     by_claims = isinstance(plugin, NeedsClaims) and plugin.needs_claims
     return (terms and by_terms) or (claims and by_claims)
-
-
-def concerns(plugin: object, row: RowKey) -> bool:
-    """Whether a load plugin may have something to say about pods with this key."""
-    return not isinstance(plugin, Concerns) or plugin.concerns(row)
-
-
-def with_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, base: Ints) -> Ints:
-    """`base` with the weighted sum of the scores on top."""
-    total: Ints | None = None
-    for weight, score in scores:
-        added = score.score(ask, view)
-        if added is not None:
-            if weight != 1:
-                added = weight * added
-            total = added if total is None else total + added
-    if total is None:
-        return base.copy()
-    verdict: Ints = total << SCORE_SHIFT
-    verdict += base
-    return verdict
 
 
 def with_wide_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, verdict: Ints) -> Ints:
