@@ -10,6 +10,7 @@ computed on top, for the few pods that it concerns.
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -39,6 +40,7 @@ from bayplan.core.plugins.hooks import (
     Reads,
     Reject,
     Score,
+    Scorer,
 )
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
