@@ -3,15 +3,19 @@
 from collections.abc import Hashable
 
 from bayplan.core.model.pods import Pod
-from bayplan.core.state.terms import Namespaces
+from bayplan.core.state.terms import Namespaces, TermKey
 from bayplan.core.state.waiting import Waiter
+
+NONE: frozenset[TermKey] = frozenset()
 
 
 def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     """What pods must share to get the same verdict; labels count only through the terms."""
     pod, own = waiter.pod, waiter.own
     life = pod.lifecycle
-    concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
+    concerning = NONE
+    if waiter.concerning:
+        concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
     alike = (pod.row, pod.scheduler, pod.priority, life.preempts, life.run_s, pod.worker)
     if own is None:
         return (*alike, concerning)

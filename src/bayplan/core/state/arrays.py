@@ -37,26 +37,21 @@ def distinct(values: NDArray[S]) -> NDArray[S]:
 
 
 class RowLog:
-    """The rows that changed, in order, as a ring. A reader remembers how far it has read.
-
-    Each entry is written twice, `SIZE` apart, so that any window is one slice.
-    """
+    """The rows that changed, in order, as a ring. A reader remembers how far it has read."""
 
     SIZE = 1 << 14
 
     def __init__(self) -> None:
         self.head = 0
-        self._rows: Rows = np.zeros(2 * self.SIZE, dtype=np.intp)
+        self._rows: Rows = np.zeros(self.SIZE, dtype=np.intp)
 
     def append(self, row: int) -> None:
-        at = self.head & (self.SIZE - 1)
-        self._rows[at] = row
-        self._rows[at + self.SIZE] = row
+        self._rows[self.head & (self.SIZE - 1)] = row
         self.head += 1
 
     def extend(self, rows: Rows) -> None:
         at = self.head + np.arange(len(rows)) & (self.SIZE - 1)
-        self._rows[at] = self._rows[at + self.SIZE] = rows
+        self._rows[at] = rows
         self.head += len(rows)
 
     def since(self, position: int) -> Rows | None:
@@ -65,7 +60,10 @@ class RowLog:
         if count > self.SIZE:
             return None
         at = position & (self.SIZE - 1)
-        return self._rows[at : at + count]
+        end = at + count
+        if end <= self.SIZE:
+            return self._rows[at:end]
+        return np.concatenate((self._rows[at:], self._rows[: end - self.SIZE]))
 
 
 class Interner(Generic[T]):

@@ -24,7 +24,10 @@ class PodIndex:
         for key, values in self.keys.items():
             value = pod.labels.get(key)
             if value is not None:
-                values.setdefault(value, {})[pod.uid] = None
+                holders = values.get(value)
+                if holders is None:
+                    holders = values[value] = {}
+                holders[pod.uid] = None
 
     def remove(self, pod: Pod) -> None:
         for key, values in self.keys.items():
