@@ -96,9 +96,9 @@ def tuples_as_lists(value: Any) -> Any:
     ids=lambda text: text[:24],
 )
 def test_what_is_no_plain_data_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("eval", "exec", "compile", "__import__"):
-        monkeypatch.setattr(f"builtins.{name}", forbidden)
-    with pytest.raises(NoLiteral):
+    with monkeypatch.context() as patch, pytest.raises(NoLiteral):  # others import meanwhile
+        for name in ("eval", "exec", "compile", "__import__"):
+            patch.setattr(f"builtins.{name}", forbidden)
         parse(text)
 
 
