@@ -38,6 +38,7 @@ def unseen_deletions(patch: pytest.MonkeyPatch) -> None:
 def no_room_needed(patch: pytest.MonkeyPatch) -> None:
     """Every node has room for everything."""
     patch.setattr(NodeResourcesFit, "refuse", lambda self, ask, view: None)
+    patch.setattr(NodeResourcesFit, "refuser", lambda self, ask: lambda view: None)
 
 
 def lost_answers_count_as_bound(patch: pytest.MonkeyPatch) -> None:

@@ -595,6 +595,7 @@ def test_a_pod_that_was_placed_where_it_does_not_fit_is_shown(
     recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(NodeResourcesFit, "refuse", lambda *_: None)
+    monkeypatch.setattr(NodeResourcesFit, "refuser", lambda *_: lambda view: None)
     found = check(Recording(recorded))
     assert found.event == 7
     assert re.fullmatch(r"[ab] lacks nvidia.com/gpu for default/.*large", found.broken[-1])
