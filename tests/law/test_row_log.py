@@ -14,7 +14,7 @@ class Small(RowLog):
 ROWS = st.integers(0, 99)
 
 
-@given(st.lists(st.one_of(ROWS, st.lists(ROWS, max_size=8)), max_size=30))
+@given(st.lists(st.one_of(ROWS, st.lists(ROWS, max_size=20)), max_size=30))
 def test_whoever_has_not_fallen_behind_reads_what_was_written(
     writes: list[int | list[int]],
 ) -> None:

@@ -1,6 +1,7 @@
 """Every plugin of the registry through the checker, and the checker on plugins with faults."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from bayplan.core.model.pods import AffinityTerm, HostPort, Pod, RowKey, Spread,
 from bayplan.core.model.selectors import NodeTerm, Requirement, Selector, Taint, Toleration
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.model.volumes import ONE_POD, Claim, StorageClass, Volume
-from bayplan.core.plugins.hooks import Ask, Reads
+from bayplan.core.plugins.hooks import Ask, Reads, Refuser, Scorer
 from bayplan.core.plugins.registry import BUILT_IN
 from bayplan.core.state.arrays import Codes, Ints
 from bayplan.core.state.cluster import Cluster
@@ -221,12 +222,68 @@ class BreaksItsWord(Sound):
         return False
 
 
+class Prepares(Sound):
+    def refuser(self, ask: Ask) -> Refuser:
+        return partial(self.refuse, ask)
+
+    def scorer(self, ask: Ask, cluster: Cluster) -> Scorer:
+        return partial(self.score, ask)
+
+
+class PreparesAnother(Prepares):
+    def refuser(self, ask: Ask) -> Refuser:
+        return lambda view: np.ones(len(view), dtype=np.int8)
+
+
+class PreparesBytes(Prepares):
+    def scorer(self, ask: Ask, cluster: Cluster) -> Any:
+        return lambda view: np.minimum(view.row_numbers, 100).astype(np.int8)
+
+
+class PreparesTooLittle(Prepares):
+    def refuser(self, ask: Ask) -> Refuser:
+        return lambda view: np.zeros(1, dtype=np.int8)
+
+
+class PreparesForSomeRows(Prepares):
+    def scorer(self, ask: Ask, cluster: Cluster) -> Scorer:
+        return lambda view: (
+            np.minimum(0 if view.rows is None else view.rows, 100)
+            + np.zeros(len(view), dtype=np.int64)
+        )
+
+
+class PreparesWhatIsNow(Prepares):
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        codes: Codes = view.free[2] % 2
+        return codes
+
+    def refuser(self, ask: Ask) -> Refuser:
+        known: dict[int, Codes | None] = {}
+
+        def remembered(view: View) -> Codes | None:
+            return known.setdefault(len(view), self.refuse(ask, view))
+
+        return remembered
+
+
+class WritesToTheView(Prepares):
+    def refuser(self, ask: Ask) -> Refuser:
+        def refuse(view: View) -> Codes | None:
+            codes = self.refuse(ask, view)
+            view.free[3] -= 1
+            return codes
+
+        return refuse
+
+
 class DoesNotSay(Sound):
     reads = None  # type: ignore[assignment]
 
 
 def test_a_sound_plugin_passes(cluster: Cluster) -> None:
     check_plugin(Sound(), cluster, newcomers())
+    check_plugin(Prepares(), cluster, newcomers())
 
 
 @pytest.mark.parametrize(
@@ -244,6 +301,12 @@ def test_a_sound_plugin_passes(cluster: Cluster) -> None:
         (RejectsByLabel, "depends on labels"),
         (RejectsInWords, "not a Reason"),
         (BreaksItsWord, "does not concern it"),
+        (PreparesAnother, "say different things"),
+        (PreparesBytes, "prepares scores of int8"),
+        (PreparesTooLittle, "prepares what gives 1 answers"),
+        (PreparesForSomeRows, "say different things"),
+        (PreparesWhatIsNow, "say different things"),
+        (WritesToTheView, "writes to the view"),
     ],
 )
 def test_the_checker_finds_the_fault(plugin: type, fault: str, cluster: Cluster) -> None:

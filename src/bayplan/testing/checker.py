@@ -34,6 +34,8 @@ from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
 from bayplan.core.state.view import View
 
+MOST_PLACED = 4  # pods, to see whether what was prepared follows the load
+
 
 class PluginFault(AssertionError):
     """What the plugin does that the engine cannot live with."""
@@ -69,7 +71,7 @@ def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluste
     if (_answer(plugin, method, ask, View(cluster)) != whole).any():
         raise PluginFault(f"{where} gave another answer the second time")
     _check_values(plugin, where, method, ask, whole)
-    _check_prepared(plugin, where, method, ask, cluster, whole)
+    _check_prepared(plugin, where, method, ask, cluster)
     if isinstance(plugin, Concerns) and not plugin.concerns(ask.pod.row) and whole.any():
         raise PluginFault(f"{where} has an answer, but says that the row key does not concern it")
     alive = np.flatnonzero(cluster.alive[: cluster.height])
@@ -82,10 +84,9 @@ def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluste
             raise PluginFault(f"{where} depends on labels, but it reads {plugin.reads.name}")
 
 
-def _check_prepared(
-    plugin: Any, where: str, method: str, ask: Ask, cluster: Cluster, whole: Any
-) -> None:
-    """What is asked where verdicts are kept must say the same, of all rows, some and one."""
+def _check_prepared(plugin: Any, where: str, method: str, ask: Ask, cluster: Cluster) -> None:
+    """What is asked where verdicts are kept must say the same: of all rows, some and one, and also
+    when more is in use than there was when it was prepared."""
     prepared: Any = None
     if method == "refuse" and isinstance(plugin, PreparesFilter):
         prepared = plugin.refuser(ask)
@@ -94,11 +95,42 @@ def _check_prepared(
     if prepared is None:
         return
     alive = np.flatnonzero(cluster.alive[: cluster.height])
-    for rows in [alive, alive[::3], alive[:1]]:
-        found = prepared(View(cluster, rows))
-        found = np.zeros(len(rows), dtype=np.int64) if found is None else found
-        expected = whole[rows] if method == "score" else whole[rows] != 0
-        if (found.astype(expected.dtype) != expected).any():
+    _compare_prepared(plugin, where, method, ask, cluster, prepared)
+    if (
+        ask.demand.unknown
+    ):  # placing the pod gives a resource its column, and the key another demand
+        return
+    with cluster.trial():
+        for row in alive[:MOST_PLACED].tolist():
+            other = replace(ask.pod, uid=f"checked-{row}", held=None, terms=None)
+            cluster.place(other, cluster.name(row))
+        _compare_prepared(plugin, where, method, ask, cluster, prepared)
+
+
+def _compare_prepared(
+    plugin: Any, where: str, method: str, ask: Ask, cluster: Cluster, prepared: Any
+) -> None:
+    alive = np.flatnonzero(cluster.alive[: cluster.height])
+    whole = _answer(plugin, method, ask, View(cluster))
+    for rows in [None, alive, alive[::3], alive[:1]]:
+        view = View(cluster, rows)
+        before = np.stack((view.free, view.allocatable))
+        found = prepared(view)
+        if (np.stack((view.free, view.allocatable)) != before).any():
+            raise PluginFault(f"{where} prepares what writes to the view")
+        if found is None:
+            found = np.zeros(len(view), dtype=np.int64)
+        if len(found) != len(view):
+            raise PluginFault(
+                f"{where} prepares what gives {len(found)} answers for {len(view)} rows"
+            )
+        if method == "score" and found.dtype != np.int64:
+            raise PluginFault(f"{where} prepares scores of {found.dtype}, not int64")
+        at = alive if rows is None else np.arange(len(rows))
+        expected, found = whole[alive if rows is None else rows], found[at]
+        if method == "refuse":
+            expected, found = expected != 0, found != 0
+        if (found != expected).any():
             raise PluginFault(f"{where} and what it prepares say different things")
 
 

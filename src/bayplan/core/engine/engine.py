@@ -85,7 +85,7 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
-        if self.promises.grants or self.promises.places:
+        if self.promises.is_kept:
             self.promises.note(event)
         match event:  # what comes most often first; looking for an attribute takes its time
             case on.PodSeen():

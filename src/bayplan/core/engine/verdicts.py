@@ -274,9 +274,9 @@ class Verdicts:
         else:
             self._kept.move_to_end(key)
             if kept.ask.demand is not ask.demand:  # a resource got its column
-                kept.ask = Ask(kept.ask.pod, ask.demand)
-                kept.refusers, kept.scorers = prepared(*self._load, kept.ask, self.cluster)
-                kept.load_position = -1
+                plain = Ask(kept.ask.pod, ask.demand)
+                kept.refusers, kept.scorers = prepared(*self._load, plain, self.cluster)
+                kept.ask, kept.load_position = plain, -1
         self._refresh(kept)
         return kept
 
@@ -300,10 +300,10 @@ class Verdicts:
     def _refresh_static(self, kept: Kept) -> None:
         """Brings `base` up to date; rows that it touches are in the load log too."""
         cluster = self.cluster
-        kept.facts_version = cluster.facts_version
         facts = tuple([plugin.facts(kept.ask, cluster) for plugin in self._facts])
         head = cluster.static_log.head
         if kept.static_position == head and kept.facts == facts:
+            kept.facts_version = cluster.facts_version
             return
         rows = cluster.static_log.since(kept.static_position) if kept.static_position >= 0 else None
         whole = rows is None or len(rows) > cluster.height // 8 or bool(kept.relatives)
@@ -312,7 +312,8 @@ class Verdicts:
             base, kept.relatives, kept.constants = self._static_part(kept.ask, View(cluster))
             kept.base = self._whole(base)
             kept.load_position = -1
-        kept.facts = facts
+        # Not before: a plugin that fails is asked again.
+        kept.facts, kept.facts_version = facts, cluster.facts_version
         kept.static_position = head
 
     def _static_rows(self, kept: Kept, rows: Rows | None) -> bool:

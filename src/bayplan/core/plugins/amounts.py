@@ -28,6 +28,9 @@ class Resource(Struct, frozen=True, forbid_unknown_fields=True):
     weight: int = 1
 
 
+Amount = tuple[int, int, int]  # column, request, weight
+
+
 class Scored(Struct, frozen=True):
     """The resources that a score looks at, for one demand."""
 
@@ -37,10 +40,9 @@ class Scored(Struct, frozen=True):
     weights: Ints
     weight: int  # their sum
     halves: bool  # two resources of weight 1
-    with_and_without: Ints  # the request, and nothing: resources × 2 × 1
     best_effort: bool  # requests none of the configured resources
     columns: tuple[int, ...]
-    one_by_one: tuple[tuple[int, int, int], ...]  # column, request, weight
+    one_by_one: tuple[Amount, ...]  # the same
 
 
 def scored_columns(
@@ -66,7 +68,6 @@ def scored_columns(
         where=slice(columns[0], columns[-1] + 1) if adjacent else columns,
         width=len(columns),
         request=request,
-        with_and_without=np.stack((request, np.zeros_like(request)), axis=1),
         halves=weights == [1, 1],
         columns=tuple(columns),
         weights=np.array(weights, dtype=np.int64),
@@ -106,12 +107,12 @@ def by_share(asked: Scored, *, least: bool) -> Scorer:
     if not asked.columns:
         return no_points
     where, request, columns = asked.where, asked.request, asked.columns
-    halves, weights, weight = asked.halves, asked.weights, asked.weight
+    halves, weights, weight, amounts = asked.halves, asked.weights, asked.weight, asked.one_by_one
     maximum = np.maximum
 
     def score(view: View) -> Ints:
         if view.size <= FEW and (few := view.few) is not None:
-            return np.array([share_of(asked, line, least=least) for line in few])
+            return np.array([share_of(amounts, line, least=least) for line in few])
         capacity = view.allocatable[where]
         part = view.free[where] - request
         maximum(part, ZERO, out=part)
@@ -135,11 +136,11 @@ def by_share(asked: Scored, *, least: bool) -> Scorer:
     return score
 
 
-def share_of(asked: Scored, line: Line, *, least: bool) -> int:
+def share_of(amounts: tuple[Amount, ...], line: Line, *, least: bool) -> int:
     """The same for one row."""
     free, allocatable = line
     total = weights = 0
-    for column, amount, weight in asked.one_by_one:
+    for column, amount, weight in amounts:
         capacity = allocatable[column]
         if capacity > 0:
             left = max(free[column] - amount, 0)
@@ -155,7 +156,7 @@ def by_ratio(asked: Scored, by_utilization: Ints) -> Scorer:
         return no_points
 
     def score(view: View) -> Ints:
-        capacity = np.maximum(view.allocatable[asked.where], 1)
+        capacity = np.maximum(view.allocatable[asked.where], ONE)
         left = np.maximum(view.free[asked.where] - asked.request, ZERO)
         scores = by_utilization[(capacity - left) * 100 // capacity]
         if lacking(view, asked.columns):
@@ -181,7 +182,8 @@ def nothing(view: View) -> None:
 def by_balance(asked: Scored) -> Scorer:
     """NodeResourcesBalancedAllocation."""
     where, request, columns = asked.where, asked.request, asked.columns
-    is_pair, with_and_without = asked.width == 2, asked.with_and_without
+    is_pair, amounts = asked.width == 2, asked.one_by_one
+    with_and_without = np.stack((request, np.zeros_like(request)), axis=1)  # resources × 2 × 1
     minimum, absolute, subtract, axis = np.minimum, np.abs, np.subtract, np.newaxis
 
     def score(view: View) -> Ints:
@@ -190,7 +192,7 @@ def by_balance(asked: Scored) -> Scorer:
             used = capacity - view.free[where]
             gain: Ints = balance_of(used + request, capacity) - balance_of(used, capacity)
         elif view.size <= FEW and (few := view.few) is not None:
-            return np.array([gain_of(asked, line) for line in few])
+            return np.array([gain_of(amounts, line) for line in few])
         else:
             capacity = view.allocatable[where]
             used = capacity - view.free[where]
@@ -211,10 +213,10 @@ def by_balance(asked: Scored) -> Scorer:
     return score
 
 
-def gain_of(asked: Scored, line: Line) -> int:
+def gain_of(amounts: tuple[Amount, ...], line: Line) -> int:
     """The same for one row, and two resources that it has."""
     free, allocatable = line
-    (first, first_amount, _), (second, second_amount, _) = asked.one_by_one
+    (first, first_amount, _), (second, second_amount, _) = amounts
     one, other = float(allocatable[first]), float(allocatable[second])
     used, also = allocatable[first] - free[first], allocatable[second] - free[second]
 

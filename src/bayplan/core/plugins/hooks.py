@@ -175,8 +175,9 @@ class Concerns(Protocol):
 @runtime_checkable
 class PreparesFilter(Protocol):
     """PreFilter of a load plugin: what is the same for all nodes is worked out once for a demand.
-    Where verdicts are kept, what it gives is asked instead of `refuse`. It must refuse the same
-    rows, and need not say why."""
+    Where verdicts are kept, what it gives is asked instead of `refuse`, for as long as the demand
+    is the same: it must refuse the same rows, and need not say why. Who overrides one of the two
+    overrides both."""
 
     def refuser(self, ask: Ask) -> Refuser: ...
 
@@ -190,8 +191,11 @@ class PreparesScore(Protocol):
 
 @runtime_checkable
 class Facts(Protocol):
-    """What else a static plugin's answers depend on, of what is no row's (`Cluster._fact` says what
-    that is): when it changes, they are computed anew."""
+    """What else a static plugin's answers depend on: when it changes, they are computed anew.
+
+    It is asked when the static log has moved, or something that is no row's: the number of nodes,
+    images, namespaces, claims, volumes and their classes, budgets, groups, device classes.
+    """
 
     def facts(self, ask: Ask, cluster: Cluster) -> Hashable: ...
 

@@ -53,7 +53,7 @@ from bayplan.core.state.trial import Derived, Mark, Trial
 from bayplan.core.state.uses import Uses
 from bayplan.core.state.zones import Zones
 
-KEPT_DEMANDS = 1 << 16
+KEPT_DEMANDS = 1 << 15  # 5 KiB each, with what plugins derive from them
 MOST_COLUMNS = 1024  # label columns
 COLUMNS = ("allocatable", "free", "alive", "unschedulable", "unreadable", "taints", "hashes")
 
