@@ -160,6 +160,15 @@ class Watch:
 
     def __iter__(self) -> Iterator[tuple[Change, float]]:
         """Each change, with when it came."""
+        try:
+            yield from self._changes()
+        except OSError:  # what a read meets when the connection is shut differs
+            if not self._closed:
+                raise
+        finally:
+            self._get.close()
+
+    def _changes(self) -> Iterator[tuple[Change, float]]:
         while True:
             *lines, self._begun = self._begun.split(b"\n")
             now = time.monotonic()
@@ -173,9 +182,9 @@ class Watch:
             if chunk:
                 self._begun += chunk
                 continue
-            self._get.close()
             if self._closed:
                 return
+            self._get.close()
             self.cuts += 1
             self._open()
 
