@@ -31,7 +31,7 @@ class Deciding:
     def decide(self, waiter: Waiter, now: float) -> list[do.Effect]:
         if waiter.pod.gang is not None:
             return self._gangs.decide(waiter, now)
-        if waiter.pod.uid not in self._nominations:
+        if not self._nominations.owners or waiter.pod.uid not in self._nominations:
             found = None if waiter.pod.worker is None else self._take_promised(waiter, now)
             return self._alone(waiter, now, -1)[0] if found is None else found
         with self._cluster.trial() as trial:  # its own place is not in its way
@@ -73,7 +73,7 @@ class Deciding:
                 return found
             with asking(verdicts, pod) as held:  # others go and come back on trials meanwhile
                 return self._refuse(waiter, held, home, now)
-        promised = self.preempting.promised([pod])
+        promised = self._nominations.owners and self.preempting.promised([pod])
         if promised:
             row = self.preempting.harmless(ask, (verdict, rows), promised)
             if row < 0:

@@ -233,7 +233,9 @@ class Waiting:
             if kind is not EventKind.POD_PLACED:
                 self.helped += 1
                 break
-        for kind in kinds if self.asleep else ():
+        if not self.asleep:
+            return
+        for kind in kinds:
             keys = self._by_kind.get(kind)
             if keys:
                 for key in list(keys):
