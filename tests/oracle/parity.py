@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct
 
 from bayplan.core.engine.engine import Engine
@@ -184,8 +185,11 @@ class World:
             self.own = cluster.acquire_terms(pod.terms)  # as the engine does while a pod waits
         ask = Ask(pod, cluster.demand(pod.row), self.own, cluster.terms.concerning(pod))
         best, *_ = self.verdicts.best(ask)
-        kept = self.verdicts.all_rows(ask)
         fresh = self.verdicts.on(ask, View(cluster))
+        kept, rows = self.verdicts.all_rows(ask)
+        if rows is not None:
+            passed, kept = kept, np.full(len(fresh), -1)
+            kept[rows] = passed
         by_node = {name: int(kept[row]) for name, row in cluster.rows.items() if kept[row] >= 0}
         anew = {name: int(fresh[row]) for name, row in cluster.rows.items() if fresh[row] >= 0}
         wrong = sorted(by_node.items() ^ anew.items())

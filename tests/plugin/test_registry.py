@@ -222,6 +222,11 @@ class BreaksItsWord(Sound):
         return False
 
 
+class SkipsAndScores(Sound):
+    def skips(self, ask: Ask) -> bool:
+        return True
+
+
 class Prepares(Sound):
     def refuser(self, ask: Ask) -> Refuser:
         return partial(self.refuse, ask)
@@ -301,6 +306,7 @@ def test_a_sound_plugin_passes(cluster: Cluster) -> None:
         (RejectsByLabel, "depends on labels"),
         (RejectsInWords, "not a Reason"),
         (BreaksItsWord, "does not concern it"),
+        (SkipsAndScores, "says that it skips the pod"),
         (PreparesAnother, "say different things"),
         (PreparesBytes, "prepares scores of int8"),
         (PreparesTooLittle, "prepares what gives 1 answers"),

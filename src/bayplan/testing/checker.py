@@ -7,9 +7,9 @@
 
 It holds a plugin to what the engine relies on: the same answer for a row whether it is asked
 alone, in a handful, or with all others; the same answer twice; no answer that depends on labels,
-for static and load plugins and those that say so; nothing about row keys that do not concern it;
-of what it prepares for a row key the same as when it is asked itself;
-codes that stand for reasons and scores within 0 to 100; and not one write to the cluster.
+for static and load plugins and those that say so; nothing about row keys that do not concern it,
+and no score for pods that it skips; of what it prepares for a row key the same as when it is asked
+itself; codes that stand for reasons and scores within 0 to 100; and not one write to the cluster.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ from bayplan.core.plugins.hooks import (
     PreparesFilter,
     PreparesScore,
     Reads,
+    Skips,
 )
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.laws import broken, picture
@@ -74,6 +75,8 @@ def _check_method(plugin: Any, name: str, method: str, ask: Ask, cluster: Cluste
     _check_prepared(plugin, where, method, ask, cluster)
     if isinstance(plugin, Concerns) and not plugin.concerns(ask.pod.row) and whole.any():
         raise PluginFault(f"{where} has an answer, but says that the row key does not concern it")
+    if method == "score" and isinstance(plugin, Skips) and plugin.skips(ask) and whole.any():
+        raise PluginFault(f"{where} has a score, but says that it skips the pod")
     alive = np.flatnonzero(cluster.alive[: cluster.height])
     if method != "score" or plugin.reads is not Reads.CLUSTER:
         _check_parts(plugin, where, method, ask, cluster, whole, alive)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from bayplan.core.engine import explain
 from bayplan.core.engine.kept import SCORE_SHIFT
 from bayplan.core.engine.preemption import Preemption
-from bayplan.core.engine.verdicts import ABSENT, Verdicts
+from bayplan.core.engine.verdicts import Verdicts
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Refusal
 from bayplan.core.plugins.hooks import Ask, Normalise
@@ -124,19 +124,18 @@ def scores(verdicts: Verdicts, pod: Pod) -> dict[str, dict[str, int]]:
     """Per feasible node each plugin's score without its weight, and the weighted total."""
     cluster = verdicts.cluster
     with asking(verdicts, pod) as ask:
-        view = View(cluster)
-        verdict = verdicts.on(ask, view)
-        feasible = verdict >= 0
-        view.after(verdict)
+        verdict = verdicts.on(ask, View(cluster))
+        view = View(cluster, np.flatnonzero(verdict >= 0))
         columns: dict[str, Ints] = {}
         for _, plugin in verdicts.profile.scores:
             raw = plugin.score(ask, view)
-            if raw is not None and isinstance(plugin, Normalise) and feasible.any():
-                raw = plugin.normalise(raw, int(raw[feasible].max()))
+            if raw is not None and isinstance(plugin, Normalise) and len(raw):
+                raw = plugin.normalise(raw, int(raw.max()))
             columns[plugin.name] = np.zeros(view.size, dtype=np.int64) if raw is None else raw
+    places = {cluster.name(row): at for at, row in enumerate(view.row_numbers.tolist())}
+    totals = verdict.take(view.row_numbers) >> SCORE_SHIFT
     return {
-        name: {plugin: int(column[row]) for plugin, column in columns.items()}
-        | {"total": int(verdict[row] >> SCORE_SHIFT)}
-        for name, row in sorted(cluster.rows.items())
-        if verdict[row] >= 0 and verdict[row] != ABSENT
+        name: {plugin: int(column[at]) for plugin, column in columns.items()}
+        | {"total": int(totals[at])}
+        for name, at in sorted(places.items())
     }

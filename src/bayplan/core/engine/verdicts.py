@@ -41,6 +41,7 @@ from bayplan.core.plugins.hooks import (
     Reject,
     Score,
     Scorer,
+    Skips,
 )
 from bayplan.core.plugins.node_affinity import named_nodes
 from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
@@ -61,8 +62,13 @@ class Wide(Struct, frozen=True):
     rejects: list[Reject]
     filters: list[Filter]
     scores: list[tuple[int, Score]]
+    skips: list[Skips] | None  # the same, if each of them may have no score for a pod
     # With those that look at the node alone, by number and in the profile's order:
     every: list[tuple[int, Filter]]
+
+    def skip(self, ask: Ask) -> bool:
+        """Whether none of them has a score for the pod."""
+        return self.skips is not None and all(each.skips(ask) for each in self.skips)
 
 
 class Verdicts:
@@ -83,20 +89,22 @@ class Verdicts:
         )
         self._static_rejects = [each for _, each in profile.rejects if is_static(each)]
         wide_rejects = [each for _, each in profile.rejects if not is_static(each)]
-        self._wide = {
-            (terms, claims): Wide(
-                [each for each in wide_rejects if has_part(each, terms, claims)],
-                [each for _, each in wide_filters if has_part(each, terms, claims)],
-                [each for each in wide_scores if has_part(each[1], terms, claims)],
-                [
-                    each
-                    for each in profile.filters
-                    if each[1].reads is not Reads.CLUSTER or has_part(each[1], terms, claims)
-                ],
-            )
-            for terms in (False, True)
-            for claims in (False, True)
-        }
+        self._wide: dict[tuple[bool, bool], Wide] = {}
+        for terms in (False, True):
+            for claims in (False, True):
+                scores = [each for each in wide_scores if has_part(each[1], terms, claims)]
+                skips: list[Skips] = [each for _, each in scores if isinstance(each, Skips)]
+                self._wide[terms, claims] = Wide(
+                    [each for each in wide_rejects if has_part(each, terms, claims)],
+                    [each for _, each in wide_filters if has_part(each, terms, claims)],
+                    scores,
+                    skips if len(skips) == len(scores) else None,
+                    [
+                        each
+                        for each in profile.filters
+                        if each[1].reads is not Reads.CLUSTER or has_part(each[1], terms, claims)
+                    ],
+                )
         asked = dict.fromkeys(plugin for _, plugin in (*self._static[0], *self._static[1]))
         self._facts = [plugin for plugin in asked if isinstance(plugin, Facts)]
         names = {plugin.name for _, plugin in profile.filters}
@@ -113,9 +121,10 @@ class Verdicts:
 
         Without `keep`, a row key that is not kept yet is asked afresh and leaves nothing behind.
         """
-        view = self.narrowed(ask)
-        if view is None and (keep or ask.pod.row.plain in self._kept):
-            verdict, rows = self.all_rows(ask), None
+        key = ask.pod.row
+        view = self.narrowed(ask) if key.node_name or key.required else None
+        if view is None and (keep or key.plain in self._kept):
+            verdict, rows = self.all_rows(ask)
         else:
             verdict, rows = self._passing(ask, View(self.cluster) if view is None else view)
         at = int(verdict.argmax()) if len(verdict) else -1
@@ -136,15 +145,16 @@ class Verdicts:
         rows = [row for name in names if (row := self.cluster.rows.get(name)) is not None]
         return View(self.cluster, np.array(rows, dtype=np.intp))
 
-    def all_rows(self, ask: Ask) -> Ints:
-        """The verdicts on all rows, from what is kept. Not to be written to."""
+    def all_rows(self, ask: Ask) -> tuple[Ints, Rows | None]:
+        """The verdicts on all rows, from what is kept; or only on those that pass, where these are
+        held against each other. Not to be written to."""
         kept = self.kept(ask)
         verdict = kept.verdict[: self.cluster.height]
         if not self.is_wide(ask):
-            return verdict
+            return verdict, None
         wide, view = self._wide_for(ask), View(self.cluster)
         if self._rejection(ask, wide.rejects) is not None:
-            return np.full(len(verdict), REFUSED)
+            return np.full(len(verdict), REFUSED), None
         answers = [plugin.refuse(ask, view) for plugin in wide.filters]
         if any(codes is not None for codes in answers):
             verdict = verdict.copy()
@@ -155,7 +165,11 @@ class Verdicts:
                     high, _ = relative.highest(verdict)
                     if high != relative.high:
                         verdict += relative.added(high) - relative.added(relative.high)
-        return with_wide_scores(wide.scores, ask, view, verdict)
+        if wide.skip(ask):
+            return verdict, None
+        rows = (verdict >= 0).nonzero()[0]
+        passed = View(self.cluster, rows)
+        return with_wide_scores(wide.scores, ask, passed, verdict.take(rows)), rows
 
     def on(self, ask: Ask, view: View) -> Ints:
         """The verdicts on a view, computed afresh, with the reasons of refused rows."""
@@ -422,7 +436,7 @@ def with_wide_scores(scores: list[tuple[int, Score]], ask: Ask, view: View, verd
     """`verdict` with the scores of plugins that look at more than the node."""
     found = verdict
     for weight, score in scores:
-        added = score.score(ask, view.after(verdict))
+        added = score.score(ask, view)
         if added is not None:
             found = found + added * (weight << SCORE_BITS)
     return found

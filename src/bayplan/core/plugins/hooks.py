@@ -119,13 +119,21 @@ class Hopeless(Protocol):
 class Score(Protocol):
     """PreScore and Score: per row 0 to 100, or None to add nothing. Weighted sums decide.
 
-    A cluster plugin finds the rows that passed in `view.feasible_rows`.
+    A cluster plugin is asked about the rows that passed, and no others.
     """
 
     name: str
     reads: Reads
 
     def score(self, ask: Ask, view: View) -> Ints | None: ...
+
+
+@runtime_checkable
+class Skips(Protocol):
+    """PreScore that skips: a cluster plugin that has no score for the pod, whatever the nodes are
+    like, is not asked for one."""
+
+    def skips(self, ask: Ask) -> bool: ...
 
 
 @runtime_checkable

@@ -105,30 +105,29 @@ class InterPodAffinity:
             ),
         )
 
-    def score(self, ask: Ask, view: View) -> Ints | None:
+    def skips(self, ask: Ask) -> bool:
         has_own = ask.own is not None and bool(ask.own.preferred)
         if self._args.ignore_preferred_terms_of_existing_pods and not has_own:
-            return None
-        weighted = list(self._weighted(ask))
-        if not weighted:
+            return True
+        return not any(self._weighted(ask))
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        if self.skips(ask):
             return None
         tables: dict[str, Ints] = {}  # by topology key, per value code
-        for weight, key, count in weighted:
+        for weight, key, count in self._weighted(ask):
             column = view.cluster.column(key)
             sums = count.domain_sums(column)[: len(column.values)] * weight
             sums[0] = 0
             tables[key] = tables[key] + sums if key in tables else sums
-        feasible = view.feasible_rows
-        total: Ints = np.zeros(len(feasible), dtype=np.int64)
-        for key, sums in tables.items():
-            total += sums.take(view.labels(key)[1].take(feasible))
+        parts = [sums.take(view.labels(key)[1]) for key, sums in tables.items()]
+        total: Ints = parts[0] if len(parts) == 1 else np.add.reduce(parts)
         if not len(total):
             return None
-        scores = np.zeros(len(view), dtype=np.int64)
         low, high = int(total.min()), int(total.max())
-        if high > low:
-            scores[feasible] = MAX_SCORE * ((total - low) / (high - low))
-        return scores
+        if high == low:
+            return None
+        return (MAX_SCORE * ((total - low) / (high - low))).astype(np.int64)
 
     def _weighted(self, ask: Ask) -> Iterator[tuple[int, str, Count]]:
         """(weight, topology key, count) of everything that speaks for or against a domain."""

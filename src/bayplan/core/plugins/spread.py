@@ -17,9 +17,9 @@ from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins.hooks import MAX_SCORE, Ask, Filter, Reads, Score
 from bayplan.core.plugins.node_affinity import required
 from bayplan.core.plugins.taints import untolerated
-from bayplan.core.state.arrays import Codes, Ints
+from bayplan.core.state.arrays import Codes, Ints, Mask, Rows
 from bayplan.core.state.cluster import Cluster
-from bayplan.core.state.terms import EligibleSums
+from bayplan.core.state.terms import EligibleSums, OwnTerms
 from bayplan.core.state.view import View
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -73,33 +73,48 @@ class PodTopologySpread:
             Reason(f"{text} (missing required label)", False, HELPED_BY),
         )
 
+    def skips(self, ask: Ask) -> bool:
+        return ask.own is None or not ask.own.soft
+
     def score(self, ask: Ask, view: View) -> Ints | None:
         own = ask.own
         if own is None or not own.soft:
             return None
-        cluster, soft = view.cluster, own.soft
-        scored = view.feasible_rows
-        domains = [view.labels(spread.topology_key)[1] for spread, _ in soft]
-        for (spread, _), codes in zip(soft, domains, strict=True):
-            if not cluster.column(spread.topology_key).complete(cluster.node_count):
-                scored = scored[codes.take(scored) != 0]  # nodes without a label are not scored
-        raw = np.zeros(len(scored))
+        cluster = view.cluster
+        every, scored = view, labelled(own, view)
+        if scored is not None:
+            view = View(cluster, view.row_numbers.take(scored))
+        raw = np.zeros(len(view))
         sums = kept_sums(ask, cluster, hard=False)
-        for (spread, term), codes, kept in zip(soft, domains, sums, strict=True):
+        for (spread, term), kept in zip(own.soft, sums, strict=True):
             if spread.topology_key == HOSTNAME:
-                rows = scored if view.rows is None else view.rows.take(scored)
-                at = term.matched.per_row(len(cluster.nodes)).take(rows)
-                size, counts = len(scored), np.arange(at.max(initial=0) + 1)
+                at = term.matched.per_row(len(cluster.nodes)).take(view.row_numbers)
+                size, counts = len(view), np.arange(at.max(initial=0) + 1)
             else:
-                at = codes.take(scored)
-                present = np.zeros(len(cluster.column(spread.topology_key).values), dtype=np.bool_)
+                column, at = view.labels(spread.topology_key)
+                present = np.zeros(len(column.values), dtype=np.bool_)
                 present[at] = True
                 size, counts = int(np.count_nonzero(present)), padded(kept.sums, len(present))
             # There are fewer counts than rows.
             raw += (counts * math.log(size + 2) + (spread.max_skew - 1)).take(at)
-        scores = np.zeros(len(view), dtype=np.int64)
-        scores[scored] = normalised(rounded(raw))
+        found = normalised(rounded(raw))
+        if scored is None:
+            return found
+        scores = np.zeros(len(every), dtype=np.int64)
+        scores[scored] = found
         return scores
+
+
+def labelled(own: OwnTerms, view: View) -> Rows | None:
+    """Positions of the nodes that have every label of the soft constraints, which alone are scored;
+    None for all."""
+    found: Mask | None = None
+    for spread, _ in own.soft:
+        column = view.cluster.column(spread.topology_key)
+        if not column.complete(view.cluster.node_count):
+            has = view.labels(spread.topology_key)[1] != 0
+            found = has if found is None else found & has
+    return None if found is None or found.all() else np.flatnonzero(found)
 
 
 def rounded(raw: NDArray[np.float64]) -> Ints:

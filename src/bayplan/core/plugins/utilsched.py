@@ -112,7 +112,7 @@ class UtilSched:
             full = self._ask_rows(view.cluster, "full", full_devices)
             original = columns_of(view.cluster).original
             raw = NODE_WEIGHT * on_rows(view, original) + ACTUAL_WEIGHT * on_rows(view, full)
-            return stretched(raw, view)
+            return stretched(raw)
         return self._corrected(ask, view) if ask.row.devices else None
 
     def _ask_rows(self, cluster: Cluster, key: Hashable, ask: Callable[[Lines], Ints]) -> Ints:
@@ -165,16 +165,14 @@ def full_devices(lines: Lines) -> Ints:
     return count
 
 
-def stretched(raw: Ints, view: View) -> Ints:
-    """From the lowest of the feasible rows as 0 to the highest as 100; all are 100 when equal."""
-    feasible = raw[view.feasible_rows]
-    if not len(feasible):
-        return np.zeros(len(view), dtype=np.int64)
-    low, high = int(feasible.min()), int(feasible.max())
+def stretched(raw: Ints) -> Ints:
+    """From the lowest as 0 to the highest as 100; all are 100 when equal."""
+    if not len(raw):
+        return raw
+    low, high = int(raw.min()), int(raw.max())
     if low == high:
         low -= 1
-    clipped = raw.clip(low, high)  # others are refused anyway, and must stay in range
-    scores: Ints = (clipped - low) * MAX_SCORE // (high - low)
+    scores: Ints = (raw - low) * MAX_SCORE // (high - low)
     return scores
 
 
@@ -198,7 +196,7 @@ def basic(columns: Columns, view: View) -> Ints:
 
 def beside(column: Ints, view: View) -> Ints:
     """As part of the highest of the feasible rows; half where it is not known."""
-    highest = int(column[view.feasible_rows].max(initial=0))
+    highest = int(column.max(initial=0))
     part = np.minimum(column, highest) * MAX_SCORE // max(highest, 1)
     scores: Ints = np.where(column > 0, part, HALF)
     return scores
