@@ -64,7 +64,7 @@ def test_one_request_on_many_pools_is_answered_as_on_each(
     found = [brute(cards, [asked], policy) for cards in pools]
     assert (numbers == REFUSED).tolist() == [way is None for way in found]
     for row, way in enumerate(found):
-        assert best(table, row, asked, policy) == (-1 if way is None else way[1][0])
+        assert best(table, row, asked, policy) == (-1 if way is None else way[1][0], numbers[row])
     order = sorted((way[0], int(n)) for way, n in zip(found, numbers, strict=True) if way)
     assert [n for _, n in order] == sorted(n for _, n in order)  # between pools they compare too
 

@@ -33,6 +33,7 @@ MANY = 4096  # steps of a search: about 10 ms
 REFUSED = int(np.iinfo(np.int64).max)
 _REFUSED = np.array(REFUSED)  # as an array: NumPy converts a Python number anew on every call
 _COMPUTE = (1 << COMPUTE_BITS) - 1
+_SMALLEST = np.minimum.reduce
 
 
 class Request(Struct, frozen=True):
@@ -58,16 +59,17 @@ class Card(Struct, frozen=True, order=True, cache_hash=True):
 
 def lowest(lines: Lines, request: Request, policy: Policy) -> Ints:
     """Per pool the number by which the policy orders its best card; REFUSED where none fits."""
-    fits = lines.room >= request.memory
+    packing = lines.packing.T.copy()  # devices × lines: the smallest of each is found faster
+    fits = lines.room.T.copy() >= request.memory
     if request.compute:
-        fits &= (lines.packing & _COMPUTE) >= request.compute
-    numbers = lines.packing if policy == "binpack" else lines.spreading
-    found: Ints = np.where(fits, numbers, _REFUSED).min(axis=1)
+        fits &= (packing & _COMPUTE) >= request.compute
+    numbers = packing if policy == "binpack" else lines.spreading.T
+    found: Ints = _SMALLEST(np.where(fits, numbers, _REFUSED))
     return found
 
 
-def best(table: Table, row: int, request: Request, policy: Policy) -> int:
-    """The position of the best card of one pool, or -1."""
+def best(table: Table, row: int, request: Request, policy: Policy) -> tuple[int, int]:
+    """The position of the best card of one pool, or -1; and the number by which it is."""
     numbers = table.packing[row].tolist()
     order = numbers if policy == "binpack" else table.spreading[row].tolist()
     found, best = REFUSED, -1
@@ -75,7 +77,7 @@ def best(table: Table, row: int, request: Request, policy: Policy) -> int:
         enough = room >= request.memory and numbers[position] & _COMPUTE >= request.compute
         if enough and order[position] < found:
             found, best = order[position], position
-    return best
+    return best, found
 
 
 def choose(

@@ -10,13 +10,14 @@ empty (spread) the pool becomes, in equal parts. Contiguous: see the model.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
 
 from bayplan.core.devices import contiguous, numa, shared, whole
-from bayplan.core.devices.shared import Card, Policy, Request
+from bayplan.core.devices.shared import Card, Policy
 from bayplan.core.devices.wanted import (
     Choice,
     Wanted,
@@ -31,31 +32,19 @@ from bayplan.core.model.nodes import Layout, Pool
 from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins import hooks
-from bayplan.core.plugins.hooks import Ask, Reads
+from bayplan.core.plugins.hooks import Ask, Reads, Refuser, Scorer
+from bayplan.core.plugins.parts import CROWD, NONE, OnePart, spread_inner, tightness
 from bayplan.core.plugins.resources import FREED
 from bayplan.core.state.arrays import Codes, Ints, Mask
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.ordered import NO_POOL, Ordered
-from bayplan.core.state.pools import (
-    COMPUTE_BITS,
-    MEMORY_BITS,
-    MOST_HOLDERS,
-    ONE_HOLDER,
-    TOTAL,
-    WHOLE,
-    Lines,
-    Table,
-)
+from bayplan.core.state.pools import TOTAL, Lines, Table
 from bayplan.core.state.view import View
 
 UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons …
 FLAGS, NUMBERS = 3, 6  # … and above them the number of a kind of machine that never serves it
 BITS = FLAGS + NUMBERS
-# Constants as arrays: NumPy converts a Python number anew on every call.
-_REFUSED, _NONE, _WHOLE, _BAND = (np.array(n) for n in (shared.REFUSED, 0, WHOLE, 50))
-_COMPUTE_BITS, _MEMORY = np.array(COMPUTE_BITS), np.array((1 << MEMORY_BITS) - 1)
 FEW_VISITS = 80  # of the search on each of many nodes: two requests on 8 cards
-_CROWD = 4  # holders of a card: more are as bad
 _SAID = frozenset({*FREED, EventKind.NODE_CHANGED})
 _PUBLISHED = frozenset({EventKind.NODE_ADDED, EventKind.NODE_GREW})
 
@@ -94,10 +83,30 @@ class Devices:
                 codes = more if codes is None else codes | more
         return codes
 
+    def refuser(self, ask: Ask) -> Refuser:
+        part = self._one_part(ask)
+        if part is None:
+            return partial(self.refuse, ask)
+        refused: Any = part.refused  # any code but 0 refuses, and so does True
+        found: Refuser = refused
+        return found
+
+    def _one_part(self, ask: Ask) -> OnePart | None:
+        """If that is all that the pod asks for."""
+        key = (self, OnePart)
+        if key not in ask.demand.memo:
+            wants = wanted(ask.row.devices)
+            part = None
+            if len(wants) == 1 and is_one_part(wants[0]):
+                part = OnePart(wants[0].device_class, wants[0].requests[0], self._policy)
+            ask.demand.memo[key] = part
+        found: OnePart | None = ask.demand.memo[key]
+        return found
+
     def _refusals(self, want: Wanted, view: View) -> Codes | None:
         """Wholes are only counted where no pool is known."""
         if want.consecutive:
-            refusals: Codes = np.maximum(-self._side_by_side(want, view), _NONE)
+            refusals: Codes = np.maximum(-self._side_by_side(want, view), NONE)
             return refusals
         answer = self._answer(want, view)
         if answer is None:
@@ -135,9 +144,13 @@ class Devices:
                 total = score if total is None else total + score
         return total if total is None or len(wants) == 1 else total // len(wants)
 
+    def scorer(self, ask: Ask, cluster: Cluster) -> Scorer:
+        part = self._one_part(ask)
+        return partial(self.score, ask) if part is None else part.score
+
     def _score(self, want: Wanted, view: View) -> Ints | None:
         if want.consecutive:
-            score: Ints = np.maximum(self._side_by_side(want, view), _NONE)
+            score: Ints = np.maximum(self._side_by_side(want, view), NONE)
             return score
         answer = self._answer(want, view)
         if answer is None:
@@ -182,7 +195,7 @@ class Devices:
                 devices = zip(cards, pool.devices, strict=True)
                 cards = [card if device.numa in zones else None for card, device in devices]
             return choose(want, pool, cards, self._policy)
-        position = shared.best(table, row, want.requests[0], self._policy)
+        position, _ = shared.best(table, row, want.requests[0], self._policy)
         return None if position < 0 else Choice(parts=(position,))
 
     def _answer(self, want: Wanted, view: View) -> Answer | None:
@@ -195,11 +208,13 @@ class Devices:
 
     def _worked_out(self, want: Wanted, view: View, lines: Lines) -> Answer:
         if is_one_part(want):
-            return Answer(lines.unknown, *one_part(want.requests[0], lines, self._policy))
+            found = OnePart(want.device_class, want.requests[0], self._policy).of(view)
+            assert found is not None
+            return Answer(lines.unknown, found.fits, found.score)
         if want.requests:
             return Answer(lines.unknown, *self._by_pool(want, view))
         _, free = usable_and_free(lines)  # wholes fit where enough are free, and only there
-        return Answer(lines.unknown, (lines.unknown == _NONE) & (free >= want.count), None)
+        return Answer(lines.unknown, (lines.unknown == NONE) & (free >= want.count), None)
 
     def _side_by_side(self, want: Wanted, view: View) -> Ints:
         """Per row the score, or below 0 the code of the refusal."""
@@ -298,29 +313,13 @@ def _never(want: Wanted, layout: Layout | None) -> Reason:
 
 def usable_and_free(lines: Lines) -> tuple[Mask, Ints]:
     """Which devices may be given, and per line how many of them nobody holds."""
-    usable: Mask = lines.room >= _NONE
-    free: Ints = (usable & (lines.holders == _NONE)).sum(axis=1)
+    usable: Mask = lines.room >= NONE
+    free: Ints = (usable & (lines.holders == NONE)).sum(axis=1)
     return usable, free
 
 
 def is_one_part(want: Wanted) -> bool:
     return not want.count and len(want.requests) == 1
-
-
-def one_part(request: Request, lines: Lines, policy: Policy) -> tuple[Mask, Ints]:
-    """One request for a part of one device, on all pools at once."""
-    number = shared.lowest(lines, request, policy)
-    fits = (number != _REFUSED) & (lines.unknown == _NONE)
-    if policy == "binpack":
-        inner = tightness(request.memory, (number >> _COMPUTE_BITS) & _MEMORY)
-        inner += (number < _WHOLE) * _BAND
-        return fits, inner
-    holders = ((number + ((1 << MEMORY_BITS) - 1)) >> MEMORY_BITS) & MOST_HOLDERS
-    free = np.maximum(lines.room, 0).sum(axis=1)
-    total = lines.cells[:, TOTAL].sum(axis=1)
-    inner = spread_inner(np.minimum(holders, _CROWD), free, total)
-    np.putmask(inner, number < ONE_HOLDER, inner + 50)
-    return fits, inner
 
 
 def parts_score(
@@ -332,24 +331,12 @@ def parts_score(
     first, second, _ = choice.part_cost
     if policy == "binpack":
         asked = sum(request.memory for request in want.requests)
-        inner = int(tightness(asked, np.array(second + asked)))
+        inner = tightness(49 * asked, second + asked) if asked else tightness(49, second + 1)
     else:
         free = sum(card.memory for card in cards if card is not None)
-        inner = int(spread_inner(min(second // count, _CROWD), free, total))
-    return band * (count - min(first, count)) + max(band - 1, 0) * inner // 49
-
-
-def tightness(asked: int, room: Ints) -> Ints:
-    """0 to 49: the less is left over, the better; nothing is 49."""
-    if not asked:
-        asked, room = 1, room + 1
-    tight: Ints = 49 * asked // room
-    return tight
-
-
-def spread_inner(holders: Any, free: Any, total: Any) -> Any:
-    """0 to 49: few holders first, then much that is free in the pool."""
-    return (_CROWD - holders) * 10 + 9 * free // np.maximum(total, 1)
+        inner = int(spread_inner(min(second // count, CROWD), free, max(total, 1)))
+    score: int = band * (count - min(first, count)) + max(band - 1, 0) * inner // 49
+    return score
 
 
 def whole_score(
@@ -370,8 +357,10 @@ def whole_score(
 
 def pool_of(cluster: Cluster, row: int, device_class: str) -> Pool | None:
     node = cluster.nodes[row]
-    pools = () if node is None else node.pools
-    return next((pool for pool in pools if pool.device_class == device_class), None)
+    for pool in () if node is None else node.pools:
+        if pool.device_class == device_class:
+            return pool
+    return None
 
 
 def cards_of(cells: Ints, room: Ints, count: int) -> list[Card | None]:

@@ -79,7 +79,7 @@ class Table:
         for at, device in enumerate(devices):
             self.positions[row].setdefault(f"#{device.index}", at)
             self.cells[row, :, at] = device.memory_mib, FULL_COMPUTE, 0, device.memory_mib
-            self._settle(row, at)
+            self._settle(row, at, device.memory_mib, FULL_COMPUTE, 0)
 
     def take(self, row: int, part: Part, sign: int) -> None:
         at = self.positions[row].get(part.id)
@@ -89,17 +89,14 @@ class Table:
         memory, compute = part.memory_mib, part.compute
         if part.whole:
             memory, compute = cells.item(TOTAL, at), FULL_COMPUTE
-        cells[MEMORY, at] = cells.item(MEMORY, at) - sign * memory
-        cells[COMPUTE, at] = cells.item(COMPUTE, at) - sign * compute
-        cells[HOLDERS, at] = cells.item(HOLDERS, at) + sign * part.holders
-        self._settle(row, at)
+        cells[MEMORY, at] = memory = cells.item(MEMORY, at) - sign * memory
+        cells[COMPUTE, at] = compute = cells.item(COMPUTE, at) - sign * compute
+        cells[HOLDERS, at] = holders = cells.item(HOLDERS, at) + sign * part.holders
+        self._settle(row, at, memory, compute, holders)
 
-    def _settle(self, row: int, at: int) -> None:
+    def _settle(self, row: int, at: int, memory: int, compute: int, holders: int) -> None:
         """A device that is given twice, or unhealthy, is not given once more."""
-        cells = self.cells[row]
-        memory, compute = cells.item(MEMORY, at), cells.item(COMPUTE, at)
         if self.usable[row][at] and memory >= 0 and compute >= 0:
-            holders = cells.item(HOLDERS, at)
             self.room[row, at] = memory
             self.packing[row, at] = (0 if holders else WHOLE) | memory << COMPUTE_BITS | compute
             crowd = min(holders, MOST_HOLDERS) << MEMORY_BITS
