@@ -194,15 +194,15 @@ TOPOLOGY_SPREAD = (
     Bug(
         "unlabelled-nodes-scored",
         SPREAD,
-        "scored = scored[codes.take(scored) != 0]",
-        "scored = scored.copy()",
+        "if not column.complete(view.cluster.node_count):",
+        "if False:",
         "nodes without a soft constraint's label score 0",
     ),
     Bug(
         "hostname-domains-of-all-nodes",
         SPREAD,
-        "size, counts = len(scored), np",
         "size, counts = len(view), np",
+        "size, counts = cluster.node_count, np",
         "only feasible nodes are domains of the host name",
     ),
 )
@@ -358,8 +358,8 @@ INTER_POD_AFFINITY = (
     Bug(
         "index-misses-exists",
         TERM_COUNTS,
-        "for spaces in (values.get(value), values.get(None)):",
-        "for spaces in (values.get(value),):",
+        "if None in values:",
+        "if False:",
         "terms with Exists are found",
     ),
     Bug(
@@ -714,7 +714,7 @@ RESOURCE_AMOUNTS = (
     Bug(
         "most-allocated-rounded-up",
         AMOUNTS,
-        "part *= PERCENT\n        part //= capacity",
+        "multiply(part, PERCENT, part)\n        floor_divide(part, capacity, part)",
         "part = part * PERCENT // capacity if least else (part * PERCENT - 1) // capacity + 1",
         "MostAllocated is cut to an integer",
     ),
@@ -756,8 +756,8 @@ RESOURCE_AMOUNTS = (
     Bug(
         "balance-without-half",
         AMOUNTS,
-        "deviation *= FIFTY",
-        "deviation *= np.array(100.0)",
+        "multiply(deviation, FIFTY, deviation)",
+        "multiply(deviation, np.array(100.0), deviation)",
         "two resources deviate by half their difference",
     ),
     Bug(
@@ -863,9 +863,16 @@ KEEPING: tuple[Bug, ...] = (
         "kept verdicts follow taints",
     ),
     Bug(
+        "scored-beside-the-refused",
+        VERDICTS,
+        "rows = (verdict >= 0).nonzero()[0]",
+        "rows = np.arange(len(verdict))",
+        "only nodes that pass are held against each other",
+    ),
+    Bug(
         "highest-never-falls",
         KEPT,
-        "return self.high == self.most and bool(verdict[self.high_row] >= 0)",
+        "return self.high == self.most and verdict.item(self.high_row) >= 0",
         "return self.high == self.most",
         "a relative score falls with the row that had the highest",
     ),

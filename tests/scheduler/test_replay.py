@@ -559,14 +559,14 @@ def test_the_laws_hold(recorded: Path) -> None:
 
 
 def test_the_first_broken_law_is_shown(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Cluster._place
+    place = Cluster.place_on
 
     def forgets(self: Cluster, pod: Pod, row: int) -> None:
         place(self, pod, row)
         if pod.name == "p2":
             self.free[row] += 1
 
-    monkeypatch.setattr(Cluster, "_place", forgets)
+    monkeypatch.setattr(Cluster, "place_on", forgets)
     result = run("check", recorded)
     assert result.exit_code == 1
     first, second = result.stdout.splitlines()

@@ -16,12 +16,13 @@ def group_key(waiter: Waiter, namespaces: Namespaces) -> Hashable:
     concerning = NONE
     if waiter.concerning:
         concerning = frozenset(term.key for term in waiter.concerning)  # found in any order
-    alike = (pod.row, pod.scheduler, pod.priority, life.preempts, life.run_s, pod.worker)
+    row, scheduler, priority = pod.row, pod.scheduler, pod.priority
     if own is None:
-        return (*alike, concerning)
+        return row, scheduler, priority, life.preempts, life.run_s, pod.worker, concerning
     itself = [s.selector is not None and s.selector.matches(pod.labels) for s, _ in own.spread]
     itself += [term.counts(pod, namespaces) for _, term in own.affinity]
-    return (*alike, concerning, own.terms, tuple(itself))
+    alike = row, scheduler, priority, life.preempts, life.run_s, pod.worker, concerning
+    return (*alike, own.terms, tuple(itself))
 
 
 def same_room(old: Pod, new: Pod) -> bool:

@@ -112,14 +112,15 @@ class Deciding:
     ) -> tuple[list[do.Effect], bool]:
         profile = self._verdicts[ask.pod.scheduler].profile
         placement = placing.placement(self._cluster, profile, ask, row)
-        why = placing.reserve(self._cluster, profile, ask, placement)
+        why = placing.reserve(self._cluster, profile, ask, placement, row)
         if why is not None:
             self._waiting.rest(waiter, now)
             refusal = Refusal(why, {}, frozenset(EventKind), self._cluster.version)
             return [do.Refuse(ask.pod, refusal)], False
-        kept = self._nominations.forget(ask.pod.uid)
+        kept = bool(self._nominations.owners) and self._nominations.forget(ask.pod.uid)
         self._queue.assume(self._queue.dequeue(ask.pod.uid))
-        self._waiting.wake((EventKind.POD_PLACED,), now)
+        if self._waiting.asleep:
+            self._waiting.wake((EventKind.POD_PLACED,), now)
         if kept:  # it may be elsewhere
             self._waiting.wake((EventKind.POD_GONE,), now)
         return [do.Bind(placement, picked)], True

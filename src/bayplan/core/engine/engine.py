@@ -85,7 +85,8 @@ class Engine:
         self._reports: list[do.Effect] = []  # told at the end of a Tick
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
-        if self.promises.is_kept:
+        promises = self.promises
+        if promises.grants or promises.places:
             self.promises.note(event)
         match event:  # what comes most often first; looking for an attribute takes its time
             case on.PodSeen():
@@ -189,7 +190,7 @@ class Engine:
             if pod.gang is not None:  # bound by somebody else: it may be in part from now on
                 self.waiting.rouse_gang(pod.scheduler, pod.gang.key, now)
             return list(doubts.of_pod(self.cluster, pod))
-        if not self._is_ours(pod):
+        if pod.terminating or pod.scheduler not in self.profiles:
             if known is not None or pod.uid in self.held or pod.terminating:
                 self._forget_unplaced(pod.uid, now)
             return []
@@ -266,8 +267,9 @@ class Engine:
         self._confirm(uid)
         self.offers.forget(uid)
         effects: list[do.Effect] = []
-        if uid in self.cluster.pods:
-            effects = self.keeper.leave(self.cluster.pods[uid].pod, ended=True)
+        resident = self.cluster.pods.get(uid)
+        if resident is not None:
+            effects = self.keeper.leave(resident.pod, ended=True)
             self.cluster.remove(uid)
             self.waiting.wake((EventKind.POD_GONE,), now)
         else:
@@ -278,25 +280,27 @@ class Engine:
                 self.cluster.remove(uid)
                 if effects:
                     self.waiting.wake((EventKind.POD_GONE,), now)
-        self._rouse(self.nominations.gone(uid), now)
+        if roused := self.nominations.gone(uid):
+            self._rouse(roused, now)
         return effects
 
     def _queue(self, waiter: Waiter, now: float) -> list[do.Effect]:
         """The pod waits for its turn, unless a plugin keeps it out of the queue."""
         pod = waiter.pod
         try:
-            held = [
-                why for plugin in self.profiles[pod.scheduler].admit if (why := plugin.hold(pod))
-            ]
+            held = None
+            for plugin in self.profiles[pod.scheduler].admit:
+                held = held or plugin.hold(pod)
             if not held:
                 waiter.sort = self.order.key(pod, waiter.arrival)
         except Exception as error:
             self.held[pod.uid] = (pod, f"a plugin failed: {error}")  # until it changes
             return [self._park(pod, error)]
         if held:
-            self.held[pod.uid] = (pod, held[0])
+            self.held[pod.uid] = (pod, held)
             return []
-        self.held.pop(pod.uid, None)
+        if self.held:
+            self.held.pop(pod.uid, None)
         if pod.terms is not None:
             waiter.own = self.cluster.acquire_terms(pod.terms)
         refusal = self.waiting.add(waiter, self._key(waiter), now)
@@ -335,7 +339,7 @@ class Engine:
     def assume(self, waiter: Waiter) -> None:
         self.assumed[waiter.pod.uid] = waiter
         row = waiter.pod.row
-        if row.claims or row.partitions:
+        if row.claims or (row.devices and row.partitions):
             self.claiming.add(waiter.pod.uid)
 
     def _confirm(self, uid: str) -> Waiter | None:

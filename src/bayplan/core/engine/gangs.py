@@ -316,7 +316,7 @@ class _Placing:
                 row = home
             if verdict[row] >= 0:
                 placed = placing.placement(self._cluster, profile, ask, row)
-                if placing.reserve(self._cluster, profile, ask, placed) is None:
+                if placing.reserve(self._cluster, profile, ask, placed, row) is None:
                     return placed
             if explains and self._refusal is None:
                 self._refusal = self._why(ask)
@@ -466,7 +466,7 @@ class _Placing:
             for row in rows:
                 with self._cluster.trial() as trial:
                     placed = placing.placement(self._cluster, profile, ask, row)
-                    if placing.reserve(self._cluster, profile, ask, placed) is None:
+                    if placing.reserve(self._cluster, profile, ask, placed, row) is None:
                         found[pod.uid] = placed
                         self._count(placed, 1)
                         if self._seek(rest, found, 0):

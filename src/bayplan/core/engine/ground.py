@@ -66,7 +66,7 @@ class Ground:
             if at < 0:
                 return None
             placed = placing.placement(self.cluster, verdicts.profile, ask, at)
-            why = placing.reserve(self.cluster, verdicts.profile, ask, placed)
+            why = placing.reserve(self.cluster, verdicts.profile, ask, placed, at)
         return placed if why is None else None
 
     def _best(self, verdicts: Verdicts, ask: Ask, avoid: int) -> int:

@@ -51,7 +51,7 @@ class Relative:
 
     def stands(self, verdict: Ints) -> bool:
         """Whether the highest value is surely still that of the feasible rows."""
-        return self.high == self.most and bool(verdict[self.high_row] >= 0)
+        return self.high == self.most and verdict.item(self.high_row) >= 0
 
     def highest(self, verdict: Ints) -> tuple[int, int]:
         """The highest raw value of the feasible rows, and a row that has it."""
@@ -114,9 +114,8 @@ def with_scores(scorers: list[tuple[int, Scorer]], view: View, base: Ints) -> In
             total = added if total is None else total + added
     if total is None:
         return base.copy()
-    verdict: Ints = total << SCORE_SHIFT
-    verdict += base
-    return verdict
+    verdict: Ints = np.left_shift(total, SCORE_SHIFT)
+    return np.add(verdict, base, verdict)
 
 
 def prepared(

@@ -330,7 +330,7 @@ class Offers:
                     del self.until[uid]
                     self._without.pop(uid, None)
             placed = placing.placement(cluster, self._verdicts.profile, ask, row)
-            return placing.reserve(cluster, self._verdicts.profile, ask, placed) or placed
+            return placing.reserve(cluster, self._verdicts.profile, ask, placed, row) or placed
 
     def _refused(self, ask: Ask, row: int) -> str:
         """Why the pod does not fit on the row; empty if it does."""

@@ -14,7 +14,7 @@ from bayplan.core.state.cluster import Cluster
 def placement(cluster: Cluster, profile: Profile, ask: Ask, row: int) -> Placement:
     """The pod on the row, with the devices that it gets there."""
     held: list[Held] = []
-    if ask.row.devices:
+    if ask.pod.row.devices:
         for plugin in profile.choose:
             held += plugin.choose(ask, row, cluster)
     return Placement(ask.pod, cluster.name(row), tuple(held))
@@ -28,14 +28,16 @@ def holding(placed: Placement) -> Pod:
     return replace(pod, held=holding_of(pod.row.devices, placed.held))
 
 
-def reserve(cluster: Cluster, profile: Profile, ask: Ask, placed: Placement) -> str | None:
-    """Places the pod; where a plugin refuses, nothing is done and its reason is given."""
+def reserve(
+    cluster: Cluster, profile: Profile, ask: Ask, placed: Placement, row: int
+) -> str | None:
+    """Places the pod on the row. Where a plugin refuses, nothing is done, and why is given."""
     pod = holding(placed)
     if not profile.reserve:
-        cluster.place(pod, placed.node)
+        cluster.place_on(pod, row)
         return None
     with cluster.trial() as trial:
-        cluster.place(pod, placed.node)
+        cluster.place_on(pod, row)
         for plugin in profile.reserve:
             why = plugin.reserve(ask, placed, cluster)
             if why is not None:

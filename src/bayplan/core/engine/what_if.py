@@ -251,7 +251,7 @@ class _Question:
             found = self._decided(verdicts, ask, node)
             if isinstance(found, Refusal):
                 return found
-            why = placing.reserve(cluster, profile, ask, found)
+            why = placing.reserve(cluster, profile, ask, found, cluster.rows[found.node])
         return found if why is None else Refusal(why, {}, frozenset(), cluster.version)
 
     def _decided(

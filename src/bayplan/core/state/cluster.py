@@ -10,7 +10,7 @@ each operation stands beside its inverse.
 
 The columns of `free` and `allocatable` are `SCORED_CPU` and `SCORED_MEMORY` (what scores count,
 where containers that request nothing get defaults), then `PODS`, `CPU`, `MEMORY`, `STORAGE`, then
-one per other resource in the order of first sight. They are kept together by row, since a
+one per other resource in the order of first sight. Both are kept together by row, since a
 placement writes, and a refresh gathers, whole rows.
 """
 
@@ -55,7 +55,7 @@ from bayplan.core.state.zones import Zones
 
 KEPT_DEMANDS = 1 << 15  # 5 KiB each, with what plugins derive from them
 MOST_COLUMNS = 1024  # label columns
-COLUMNS = ("allocatable", "free", "alive", "unschedulable", "unreadable", "taints", "hashes")
+COLUMNS = ("amounts", "alive", "unschedulable", "unreadable", "taints", "hashes")
 
 
 class Resident(Struct, gc=False):
@@ -90,8 +90,9 @@ class Cluster:
         self.residents: list[dict[str, Resident]] = [{} for _ in range(rows)]  # by uid
         self.resources: list[str] = ["", "", "pods", "cpu", "memory", "ephemeral-storage"]
         self.resource_columns: dict[str, int] = {n: i for i, n in enumerate(self.resources) if n}
-        self.allocatable: Ints = np.zeros((rows, width), dtype=np.int64)  # rows × resources
-        self.free: Ints = np.zeros((rows, width), dtype=np.int64)  # rows × resources
+        self.amounts: Ints = np.zeros((rows, 2 * width), dtype=np.int64)  # side by side:
+        self.free: Ints = self.amounts[:, :width]  # rows × resources
+        self.allocatable: Ints = self.amounts[:, width:]  # rows × resources
         self.lacking: Counter[int] = Counter()  # by column: the nodes that have none of it
         self.lacked: frozenset[int] = frozenset()  # the columns that some node has none of
         self.alive: Mask = np.zeros(rows, dtype=np.bool_)
@@ -207,7 +208,7 @@ class Cluster:
         self._add_node(node, row)
         for pod in list(self.orphans.get(node.name, {}).values()):
             self._unorphan(pod)
-            self._place(pod, row)
+            self.place_on(pod, row)
         return row
 
     def update_node(self, node: Node) -> None:
@@ -234,8 +235,9 @@ class Cluster:
         """The pod as it is now; nothing that is counted has changed, but perhaps its start."""
         old, resident.pod = resident.pod, pod
         if old.use != pod.use:
-            self.uses.count(old, resident.row, -1)
-            self.uses.count(pod, resident.row, 1)
+            for each, sign in ((old, -1), (pod, 1)):
+                if each.use is not None:
+                    self.uses.count(each, resident.row, sign)
         was, now = old.lifecycle, pod.lifecycle
         if old.started_s != pod.started_s or was.checkpoint_s != now.checkpoint_s:
             self.victim_log.append(resident.row)
@@ -283,15 +285,14 @@ class Cluster:
         if row is None:
             self._orphan(replace(pod, node=name))
         else:
-            self._place(pod, row)
+            self.place_on(pod, row)
 
     def remove(self, uid: str) -> None:
         """The pod uses nothing any more."""
-        orphan = None if uid in self.pods else self.orphan(uid)
-        if orphan is None:
-            self._remove(uid)
+        if uid in self.orphan_nodes and uid not in self.pods:
+            self._unorphan(self.orphans[self.orphan_nodes[uid]][uid])
         else:
-            self._unorphan(orphan)
+            self._remove(uid)
 
     def release_below(self, pod: Pod, row: int) -> None:
         """What is held for less important pods is not in the pod's way."""
@@ -402,7 +403,7 @@ class Cluster:
 
     # ---- operations on one row, each with its inverse
 
-    def _place(self, pod: Pod, row: int) -> None:
+    def place_on(self, pod: Pod, row: int) -> None:
         demand = self.demand(pod.row)
         if demand.unknown:
             self._add_resources(demand.unknown)
@@ -425,11 +426,13 @@ class Cluster:
         if pod.held is not None or pod.row.devices:
             self.pools.take(row, pod, 1)
             self.estates.take(pod, 1)
+            self.uses.log.append(row)
+        if pod.use is not None:
+            self.uses.count(pod, row, 1)
         if self.index.keys:
             self.index.add(pod)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
-        self.uses.count(pod, row, 1)
         self.load_log.append(row)
         self._done(self._remove, pod.uid)
 
@@ -454,11 +457,13 @@ class Cluster:
         if pod.held is not None or pod.row.devices:
             self.pools.take(row, pod, -1)
             self.estates.take(pod, -1)
+            self.uses.log.append(row)
+        if pod.use is not None:
+            self.uses.count(pod, row, -1)
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
-        self.uses.count(pod, row, -1)
         self.load_log.append(row)
-        self._done(self._place, pod, row)
+        self._done(self.place_on, pod, row)
 
     def _hold(self, pod: Pod, row: int, sign: int) -> None:
         """What is held for a pod, as far as others must leave it alone."""
@@ -685,6 +690,7 @@ class Cluster:
         self.residents += [{} for _ in range(more)]
         for name in COLUMNS:
             setattr(self, name, grown(getattr(self, name), rows))
+        self._halve()
         self.labels.grow(rows)
         self.pools.grow(rows)
 
@@ -696,7 +702,10 @@ class Cluster:
             self.lacking[column] = self.node_count
             if column == self.free.shape[1]:
                 spare = np.zeros((len(self.nodes), 8), dtype=np.int64)
-                self.free = np.hstack((self.free, spare))
-                self.allocatable = np.hstack((self.allocatable, spare))
+                self.amounts = np.hstack((self.free, spare, self.allocatable, spare))
+                self._halve()
                 self.allocatable[self.vacant, column:] = 1
             self._note_lacked()
+
+    def _halve(self) -> None:
+        self.free, self.allocatable = np.hsplit(self.amounts, 2)

@@ -347,16 +347,19 @@ class TermIndex:
                         del self.by_key[key]
 
     def candidates(self, pod: Pod) -> list[Term]:
-        found = list(self.always)
-        by_key = self.by_key
-        for key, value in pod.labels.items():
-            values = by_key.get(key)
-            if values is not None:
-                for spaces in (values.get(value), values.get(None)):
-                    if spaces is not None:
-                        found += spaces.get(pod.namespace, ())
-                        found += spaces.get("", ())
+        found, by_key, labels = self.always.copy(), self.by_key, pod.labels
+        for key in by_key if len(by_key) < len(labels) else labels:
+            if key in by_key and key in labels:
+                values, value = by_key[key], labels[key]
+                if value in values:
+                    found += of_namespace(values[value], pod.namespace)
+                if None in values:
+                    found += of_namespace(values[None], pod.namespace)
         return found
+
+
+def of_namespace(spaces: dict[str, list[Term]], namespace: str) -> list[Term]:
+    return [*spaces.get(namespace, ()), *spaces.get("", ())]
 
 
 class TermTable:

@@ -43,11 +43,9 @@ class Uses:
         self.answers: OrderedDict[Hashable, Any] = OrderedDict()
 
     def count(self, pod: Pod, row: int, sign: int) -> None:
-        """The pod comes to the row, or leaves it."""
-        if pod.use is not None:
-            add_use(self.by_kind, pod, sign)
-        if pod.use is not None or pod.held is not None or pod.row.devices:
-            self.log.append(row)
+        """A pod whose use was seen comes to the row, or leaves it."""
+        add_use(self.by_kind, pod, sign)
+        self.log.append(row)
 
     def most(self, pod: Pod) -> PodUse | None:
         """Of devices, the most that placed pods of this one's kind were seen to use."""

@@ -22,7 +22,6 @@ class View:
         "_allocatable",
         "_few",
         "_free",
-        "_verdict",
         "answers",
         "cluster",
         "exact",
@@ -36,7 +35,6 @@ class View:
         self.size = cluster.height if rows is None else len(rows)
         self.exact = False  # whether codes must say why; if not, any code but 0 refuses
         self.answers: dict[object, Any] = {}  # what a plugin keeps between its hooks
-        self._verdict: Ints | None = None  # so far
         self._few: list[Line] | None = None
         self._free: Ints | None = None
         self._allocatable: Ints | None = None
@@ -47,14 +45,25 @@ class View:
     @property
     def free(self) -> Ints:  # resources × rows
         if self._free is None:
-            self._free = self._take(self.cluster.free).T.copy()
-        return self._free
+            if self.rows is not None:
+                self._gather(self.rows)
+            else:
+                self._free = self.cluster.free[: self.size].T.copy()
+        return self._free  # type: ignore[return-value]
 
     @property
     def allocatable(self) -> Ints:  # resources × rows
         if self._allocatable is None:
-            self._allocatable = self._take(self.cluster.allocatable).T.copy()
-        return self._allocatable
+            if self.rows is not None:
+                self._gather(self.rows)
+            else:
+                self._allocatable = self.cluster.allocatable[: self.size].T.copy()
+        return self._allocatable  # type: ignore[return-value]
+
+    def _gather(self, rows: Rows) -> None:
+        """Of some rows, what is read of one is near what is read of the other."""
+        found, width = self.cluster.amounts.take(rows, axis=0).T.copy(), self.cluster.free.shape[1]
+        self._free, self._allocatable = found[:width], found[width:]
 
     @property
     def few(self) -> list[Line] | None:
@@ -65,18 +74,6 @@ class View:
             rows: list[int] = self.rows.tolist()
             self._few = [(free[row].tolist(), allocatable[row].tolist()) for row in rows]
         return self._few
-
-    def after(self, verdict: Ints) -> "View":
-        """The same, for scores of cluster plugins: who is below 0 there was refused."""
-        self._verdict = verdict
-        return self
-
-    @property
-    def feasible_rows(self) -> Rows:
-        """Positions in the view of the rows that passed; all of them if nobody said."""
-        if self._verdict is None:
-            return np.arange(self.size)
-        return (self._verdict >= 0).nonzero()[0]
 
     @property
     def row_numbers(self) -> Rows:

@@ -76,12 +76,13 @@ class Group:
             heapify(self.resting)
 
     def next_awake(self) -> Waiter | None:
-        while self.awake:
-            _, arrival, uid = self.awake[0]
+        awake = self.awake
+        while awake:
+            _, arrival, uid = awake[0]
             waiter = self.members.get(uid)
             if waiter is not None and waiter.arrival == arrival:
                 return waiter
-            heappop(self.awake)
+            heappop(awake)
         return None
 
 
@@ -142,7 +143,8 @@ class Waiting:
 
     def next(self, now: float) -> tuple[Waiter, Group] | None:
         """The pod to try first. It stays until it is removed, refused or moved."""
-        self._expire(now)
+        if self._timers and self._timers[0][0] <= now:
+            self._expire(now)
         while self._ready:
             sort, _, group = self._ready[0]
             if group.members and group.announced == sort:
