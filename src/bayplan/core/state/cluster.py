@@ -434,7 +434,9 @@ class Cluster:
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
         self.load_log.append(row)
-        self._done(self._remove, pod.uid)
+        self.version += 1
+        if self._undo is not None:  # as `_done`, which is a call more
+            self._undo.append((self._remove, (pod.uid,)))
 
     def _remove(self, uid: str) -> None:
         resident = self.pods.pop(uid)
@@ -463,7 +465,9 @@ class Cluster:
         if self.zones.topologies:
             self.zones.changed(self.name(row), pod)
         self.load_log.append(row)
-        self._done(self.place_on, pod, row)
+        self.version += 1
+        if self._undo is not None:
+            self._undo.append((self.place_on, (pod, row)))
 
     def _hold(self, pod: Pod, row: int, sign: int) -> None:
         """What is held for a pod, as far as others must leave it alone."""
