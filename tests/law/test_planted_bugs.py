@@ -174,7 +174,7 @@ DEVICE_BUGS = (
     Bug(
         "unknown-not-looked-at",
         "core/plugins/parts.py",
-        "fits &= lines.unknown == NONE",
+        "fits &= lines.unknown == _NONE",
         "pass",
         "what nobody knows closes the class",
     ),

@@ -40,7 +40,7 @@ BUGS = (
     Bug(
         "only-once",
         "core/engine/engine.py",
-        "self.promises.note(event)",
+        "promises.note(event)",
         "pass",
         "what happens may cost a place, or bring one",
     ),

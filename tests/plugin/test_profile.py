@@ -21,8 +21,10 @@ from bayplan.core.model.effects import Bind, Park, Placement, Report
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.plugins import registry
+from bayplan.core.plugins.devices import Devices
 from bayplan.core.plugins.hooks import Ask, Candidate, Reads
 from bayplan.core.plugins.order import PrioritySort
+from bayplan.core.plugins.pod_affinity import InterPodAffinity
 from bayplan.core.plugins.registry import BUILT_IN
 from bayplan.core.state.arrays import Codes, Ints
 from bayplan.core.state.cluster import Cluster
@@ -369,3 +371,64 @@ def test_a_cluster_plugin_of_others_may_look_at_labels() -> None:
 
     assert world.running() == {"second": "a"}
     assert world.waiting() == {"first": "0/1 nodes are available: 1 the pod was not good."}
+
+
+class NotThere(Devices):
+    name = "NotThere"
+
+    def refuse(self, ask: Ask, view: View) -> Codes | None:
+        return None
+
+
+class LikesAll(InterPodAffinity):
+    name = "LikesAll"
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        return None
+
+
+class LikesCards(Devices):
+    name = "LikesCards"
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("point", "plugin", "instead"),
+    [
+        ("filter", NotThere, "overrides refuse but not refuser"),
+        ("score", LikesCards, "overrides score but not scorer"),
+        ("score", LikesAll, "overrides score but not skips"),
+    ],
+)
+def test_what_is_asked_in_place_of_a_method_is_overridden_with_it(
+    point: str, plugin: type, instead: str
+) -> None:
+    config = ProfileConfig(plugins=enabled(point, plugin.__name__))
+    with pytest.raises(ProfileError, match=instead):
+        Profile(config, {**BUILT_IN, plugin.__name__: plugin})
+
+
+class Rank:
+    """Holds nodes against each other, and can say nothing of none."""
+
+    name = "Rank"
+    reads = Reads.CLUSTER
+    ignores_labels = True
+
+    def score(self, ask: Ask, view: View) -> Ints | None:
+        free = view.free[3]
+        scores: Ints = 100 * free // max(int(free.max()), 1)
+        return scores
+
+
+def test_who_holds_nodes_against_each_other_is_not_asked_about_none() -> None:
+    profile = Profile(ProfileConfig(plugins=enabled("score", Rank=9)), {**BUILT_IN, "Rank": Rank})
+    world = World(a=1, b=2, profiles=[profile])
+    world.submit("fits", gpus=1)
+    world.submit("large", gpus=9)
+
+    assert set(world.running()) == {"fits"}
+    assert "Insufficient nvidia.com/gpu" in world.waiting()["large"]
+    assert world.engine.plugin_errors == 0

@@ -22,6 +22,7 @@ The contenders, each a profile of the same engine:
 import heapq
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from bayplan.core.model.pods import DeviceAsk, Pod, RowKey
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.verdicts import Reason
 from bayplan.core.plugins.devices import Devices, pool_of
-from bayplan.core.plugins.hooks import Ask, Candidate, Reads
+from bayplan.core.plugins.hooks import Ask, Candidate, Reads, Scorer
 from bayplan.core.plugins.registry import installed
 from bayplan.core.plugins.resources import FREED
 from bayplan.core.state.arrays import Codes, Ints
@@ -120,6 +121,9 @@ class ToldInTens(Devices):
     def score(self, ask: Ask, view: View) -> Ints | None:
         found = super().score(ask, view)
         return None if found is None else 10 * np.round(found / 9.9).astype(np.int64)
+
+    def scorer(self, ask: Ask, cluster: Cluster) -> Scorer:
+        return partial(self.score, ask)
 
 
 def contenders(rng: random.Random) -> dict[str, Profile]:

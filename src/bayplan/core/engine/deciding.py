@@ -119,7 +119,7 @@ class Deciding:
             return [do.Refuse(ask.pod, refusal)], False
         kept = bool(self._nominations.owners) and self._nominations.forget(ask.pod.uid)
         self._queue.assume(self._queue.dequeue(ask.pod.uid))
-        if self._waiting.asleep:
+        if self._waiting.asleep:  # else nobody would hear of it: a placement makes no room
             self._waiting.wake((EventKind.POD_PLACED,), now)
         if kept:  # it may be elsewhere
             self._waiting.wake((EventKind.POD_GONE,), now)

@@ -86,8 +86,8 @@ class Engine:
 
     def handle(self, event: on.Event, now: float) -> list[do.Effect]:
         promises = self.promises
-        if promises.grants or promises.places:
-            self.promises.note(event)
+        if promises.grants or promises.places:  # as `is_kept`, which is a call more
+            promises.note(event)
         match event:  # what comes most often first; looking for an attribute takes its time
             case on.PodSeen():
                 return self._see(event.pod, now)
@@ -190,7 +190,7 @@ class Engine:
             if pod.gang is not None:  # bound by somebody else: it may be in part from now on
                 self.waiting.rouse_gang(pod.scheduler, pod.gang.key, now)
             return list(doubts.of_pod(self.cluster, pod))
-        if pod.terminating or pod.scheduler not in self.profiles:
+        if not self._is_ours(pod):
             if known is not None or pod.uid in self.held or pod.terminating:
                 self._forget_unplaced(pod.uid, now)
             return []
@@ -290,7 +290,8 @@ class Engine:
         try:
             held = None
             for plugin in self.profiles[pod.scheduler].admit:
-                held = held or plugin.hold(pod)
+                if held := plugin.hold(pod):
+                    break
             if not held:
                 waiter.sort = self.order.key(pod, waiter.arrival)
         except Exception as error:
@@ -339,7 +340,7 @@ class Engine:
     def assume(self, waiter: Waiter) -> None:
         self.assumed[waiter.pod.uid] = waiter
         row = waiter.pod.row
-        if row.claims or (row.devices and row.partitions):
+        if row.claims or row.partitions:
             self.claiming.add(waiter.pod.uid)
 
     def _confirm(self, uid: str) -> Waiter | None:

@@ -59,6 +59,18 @@ class ProfileConfig(Struct, frozen=True, rename="camel", forbid_unknown_fields=T
     picker: str | None = None  # module:function
 
 
+# By hook: a method, and one that is asked in its place. Who overrides the first overrides both.
+OVERRIDES = {
+    "filter": (("refuse", "refuser"),),
+    "score": (("score", "scorer"), ("score", "skips")),
+}
+
+
+def definer(plugin: type, method: str) -> int:
+    """How far up the bases of the class it is defined."""
+    return next((at for at, each in enumerate(plugin.__mro__) if method in vars(each)), -1)
+
+
 class Profile:
     """The plugins of one scheduler name, by hook."""
 
@@ -161,6 +173,10 @@ class Profile:
             raise ProfileError(f"{path}: {name} has no method reasons, so it cannot say why")
         if point in ("filter", "score") and not isinstance(reads, Reads):
             raise ProfileError(f"{path}: {name} does not say what it reads (reads = Reads.…)")
+        for asked, instead in OVERRIDES.get(point, ()):
+            if definer(plugin, asked) < definer(plugin, instead):
+                why = f"overrides {asked} but not {instead}, which is asked in its place"
+                raise ProfileError(f"{path}: {name} {why}")
         if point == "filter" and hasattr(plugin, "reject") and reads is Reads.LOAD:
             raise ProfileError(f"{path}: {name} has reject, which load plugins may not have")
         if point == "score" and hasattr(plugin, "normalise") and reads is not Reads.STATIC:

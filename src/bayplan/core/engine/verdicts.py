@@ -62,7 +62,7 @@ class Wide(Struct, frozen=True):
     rejects: list[Reject]
     filters: list[Filter]
     scores: list[tuple[int, Score]]
-    skips: list[Skips] | None  # the same, if each of them may have no score for a pod
+    skips: list[Skips] | None  # the same; None unless each may have no score for a pod
     # With those that look at the node alone, by number and in the profile's order:
     every: list[tuple[int, Filter]]
 
@@ -168,6 +168,8 @@ class Verdicts:
         if wide.skip(ask):
             return verdict, None
         rows = (verdict >= 0).nonzero()[0]
+        if not len(rows):
+            return verdict, None
         passed = View(self.cluster, rows)
         return with_wide_scores(wide.scores, ask, passed, verdict.take(rows)), rows
 
@@ -185,8 +187,8 @@ class Verdicts:
         """The verdicts of the rows that pass, and these rows."""
         passing = np.flatnonzero(self.passes(ask, view))
         rows = passing if view.rows is None else view.rows[passing]
-        if len(rows) == 1 and self.profile.picker is None:
-            return np.zeros(1, dtype=np.int64), rows  # the best, whatever its score
+        if not len(rows) or (len(rows) == 1 and self.profile.picker is None):
+            return np.zeros(len(rows), dtype=np.int64), rows  # the best, whatever its score
         return self._scored(ask, View(self.cluster, rows)), rows
 
     def _scored(self, ask: Ask, view: View) -> Ints:

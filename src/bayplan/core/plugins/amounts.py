@@ -161,7 +161,7 @@ def by_ratio(asked: Scored, by_utilization: Ints) -> Scorer:
         capacity = np.maximum(view.allocatable[asked.where], ONE)
         left = np.maximum(view.free[asked.where] - asked.request, ZERO)
         scores = by_utilization[(capacity - left) * 100 // capacity]
-        if lacking(view, asked.columns):
+        if view.cluster.lacked and lacking(view, asked.columns):
             scores = scores * (view.allocatable[asked.where] > 0)
         weight = np.maximum(asked.weights.dot(scores > 0), 1)
         mean: Ints = (2 * asked.weights.dot(scores) + weight) // (2 * weight)  # rounds half up
@@ -257,5 +257,5 @@ def running_sum(lines: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def lacking(view: View, columns: Collection[int]) -> bool:
-    """Whether some node has none of these resources."""
+    """Whether some node has none of these resources. Asked only if nodes lack anything at all."""
     return not view.cluster.lacked.isdisjoint(columns)

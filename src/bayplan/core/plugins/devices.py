@@ -33,7 +33,7 @@ from bayplan.core.model.pods import RowKey
 from bayplan.core.model.verdicts import EventKind, Reason
 from bayplan.core.plugins import hooks
 from bayplan.core.plugins.hooks import Ask, Reads, Refuser, Scorer
-from bayplan.core.plugins.parts import CROWD, NONE, OnePart, spread_inner, tightness
+from bayplan.core.plugins.parts import CROWD, OnePart, spread_inner, tightness
 from bayplan.core.plugins.resources import FREED
 from bayplan.core.state.arrays import Codes, Ints, Mask
 from bayplan.core.state.cluster import Cluster
@@ -41,6 +41,7 @@ from bayplan.core.state.ordered import NO_POOL, Ordered
 from bayplan.core.state.pools import TOTAL, Lines, Table
 from bayplan.core.state.view import View
 
+_NONE = np.array(0)  # as an array: NumPy converts a Python number anew on every call
 UNKNOWN, UNPUBLISHED, SHORT = 1, 2, 4  # bits of a class's reasons …
 FLAGS, NUMBERS = 3, 6  # … and above them the number of a kind of machine that never serves it
 BITS = FLAGS + NUMBERS
@@ -87,9 +88,7 @@ class Devices:
         part = self._one_part(ask)
         if part is None:
             return partial(self.refuse, ask)
-        refused: Any = part.refused  # any code but 0 refuses, and so does True
-        found: Refuser = refused
-        return found
+        return cast(Refuser, part.refused)  # any code but 0 refuses, and so does True
 
     def _one_part(self, ask: Ask) -> OnePart | None:
         """If that is all that the pod asks for."""
@@ -106,7 +105,7 @@ class Devices:
     def _refusals(self, want: Wanted, view: View) -> Codes | None:
         """Wholes are only counted where no pool is known."""
         if want.consecutive:
-            refusals: Codes = np.maximum(-self._side_by_side(want, view), NONE)
+            refusals: Codes = np.maximum(-self._side_by_side(want, view), _NONE)
             return refusals
         answer = self._answer(want, view)
         if answer is None:
@@ -150,7 +149,7 @@ class Devices:
 
     def _score(self, want: Wanted, view: View) -> Ints | None:
         if want.consecutive:
-            score: Ints = np.maximum(self._side_by_side(want, view), NONE)
+            score: Ints = np.maximum(self._side_by_side(want, view), _NONE)
             return score
         answer = self._answer(want, view)
         if answer is None:
@@ -208,13 +207,13 @@ class Devices:
 
     def _worked_out(self, want: Wanted, view: View, lines: Lines) -> Answer:
         if is_one_part(want):
-            found = OnePart(want.device_class, want.requests[0], self._policy).of(view)
-            assert found is not None
+            part = OnePart(want.device_class, want.requests[0], self._policy)
+            found = part.looked(view, view.cluster.pools.tables[want.device_class])
             return Answer(lines.unknown, found.fits, found.score)
         if want.requests:
             return Answer(lines.unknown, *self._by_pool(want, view))
         _, free = usable_and_free(lines)  # wholes fit where enough are free, and only there
-        return Answer(lines.unknown, (lines.unknown == NONE) & (free >= want.count), None)
+        return Answer(lines.unknown, (lines.unknown == _NONE) & (free >= want.count), None)
 
     def _side_by_side(self, want: Wanted, view: View) -> Ints:
         """Per row the score, or below 0 the code of the refusal."""
@@ -313,8 +312,8 @@ def _never(want: Wanted, layout: Layout | None) -> Reason:
 
 def usable_and_free(lines: Lines) -> tuple[Mask, Ints]:
     """Which devices may be given, and per line how many of them nobody holds."""
-    usable: Mask = lines.room >= NONE
-    free: Ints = (usable & (lines.holders == NONE)).sum(axis=1)
+    usable: Mask = lines.room >= _NONE
+    free: Ints = (usable & (lines.holders == _NONE)).sum(axis=1)
     return usable, free
 
 
@@ -331,7 +330,7 @@ def parts_score(
     first, second, _ = choice.part_cost
     if policy == "binpack":
         asked = sum(request.memory for request in want.requests)
-        inner = tightness(49 * asked, second + asked) if asked else tightness(49, second + 1)
+        inner = tightness(asked, second + asked) if asked else tightness(1, second + 1)
     else:
         free = sum(card.memory for card in cards if card is not None)
         inner = int(spread_inner(min(second // count, CROWD), free, max(total, 1)))

@@ -119,7 +119,7 @@ class Hopeless(Protocol):
 class Score(Protocol):
     """PreScore and Score: per row 0 to 100, or None to add nothing. Weighted sums decide.
 
-    A cluster plugin is asked about the rows that passed, and no others.
+    A cluster plugin is asked about the rows that passed, and no others; if none did, not at all.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Score(Protocol):
 @runtime_checkable
 class Skips(Protocol):
     """PreScore that skips: a cluster plugin that has no score for the pod, whatever the nodes are
-    like, is not asked for one."""
+    like, is not asked for one. Who overrides `score` overrides this too."""
 
     def skips(self, ask: Ask) -> bool: ...
 

@@ -27,7 +27,7 @@ CROWD = 4  # holders of a card: more are as bad
 BAND = 50  # points for a card that is in use already, or for one that nobody else has
 _MEMORY = (1 << MEMORY_BITS) - 1
 # As arrays: NumPy converts a Python number anew on every call.
-REFUSED, NONE, SHIFT, MASK, BROKEN, POINTS = (
+_REFUSED, _NONE, _SHIFT, _MASK, _WHOLE, _POINTS = (
     np.array(number) for number in (shared.REFUSED, 0, COMPUTE_BITS, _MEMORY, WHOLE, BAND)
 )
 
@@ -44,9 +44,8 @@ class OnePart:
 
     def __init__(self, device_class: str, request: Request, policy: Policy) -> None:
         self._class, self._request, self._policy = device_class, request, policy
-        # nothing asked: one is, and there is one more
-        self._asked = np.array(49 * max(request.memory, 1))
-        self._more = int(not request.memory)
+        # who asks for none of the memory asks for 1 of what is there and 1 more
+        self._asked, self._more = max(request.memory, 1), int(not request.memory)
 
     def refused(self, view: View) -> Mask:
         found = self.of(view)
@@ -60,11 +59,11 @@ class OnePart:
         """None where no node has devices of the class."""
         if self not in view.answers:
             table = view.cluster.pools.tables.get(self._class)
-            view.answers[self] = None if table is None else self._looked(view, table)
+            view.answers[self] = None if table is None else self.looked(view, table)
         found: Fitting | None = view.answers[self]
         return found
 
-    def _looked(self, view: View, table: Table) -> Fitting:
+    def looked(self, view: View, table: Table) -> Fitting:
         if view.size <= FEW and view.rows is not None:
             looks = [self._at(table, row) for row in view.rows.tolist()]
             return Fitting(
@@ -74,15 +73,15 @@ class OnePart:
         lines = view.lines(self._class)
         assert lines is not None
         number = shared.lowest(lines, self._request, self._policy)
-        fits: Mask = number != REFUSED
-        fits &= lines.unknown == NONE
+        fits: Mask = number != _REFUSED
+        fits &= lines.unknown == _NONE
         if self._policy == "binpack":
-            room = number >> SHIFT
-            room &= MASK
+            room = number >> _SHIFT
+            room &= _MASK
             score = tightness(self._asked, room + self._more if self._more else room)
-            score += (number < BROKEN) * POINTS
+            score += (number < _WHOLE) * _POINTS
             return Fitting(fits, score)
-        free = np.maximum(lines.room, NONE).sum(axis=1)
+        free = np.maximum(lines.room, _NONE).sum(axis=1)
         total = np.maximum(lines.cells[:, TOTAL].sum(axis=1), 1)
         score = spread_inner(np.minimum(holders_of(number), CROWD), free, total)
         np.putmask(score, number < ONE_HOLDER, score + BAND)
@@ -93,7 +92,7 @@ class OnePart:
         _, number = shared.best(table, row, self._request, self._policy)
         fits = number != shared.REFUSED and not table.unknown[row]
         if self._policy == "binpack":
-            score = tightness(int(self._asked), (number >> COMPUTE_BITS & _MEMORY) + self._more)
+            score = tightness(self._asked, (number >> COMPUTE_BITS & _MEMORY) + self._more)
             return fits, score + BAND * (number < WHOLE)
         free = sum(room for room in table.room[row].tolist() if room > 0)
         total = max(sum(table.cells[row, TOTAL].tolist()), 1)
@@ -107,8 +106,8 @@ def holders_of(number: Any) -> Any:
 
 
 def tightness(asked: Any, room: Any) -> Any:
-    """0 to 49: the less is left over, the better; nothing is 49. `asked` is 49 times that."""
-    return asked // room
+    """0 to 49: the less is left over, the better; nothing is 49."""
+    return 49 * asked // room
 
 
 def spread_inner(holders: Any, free: Any, total: Any) -> Any:

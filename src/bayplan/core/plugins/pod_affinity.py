@@ -109,7 +109,7 @@ class InterPodAffinity:
         has_own = ask.own is not None and bool(ask.own.preferred)
         if self._args.ignore_preferred_terms_of_existing_pods and not has_own:
             return True
-        return not any(self._weighted(ask))
+        return next(self._weighted(ask), None) is None
 
     def score(self, ask: Ask, view: View) -> Ints | None:
         if self.skips(ask):
@@ -122,8 +122,6 @@ class InterPodAffinity:
             tables[key] = tables[key] + sums if key in tables else sums
         parts = [sums.take(view.labels(key)[1]) for key, sums in tables.items()]
         total: Ints = parts[0] if len(parts) == 1 else np.add.reduce(parts)
-        if not len(total):
-            return None
         low, high = int(total.min()), int(total.max())
         if high == low:
             return None

@@ -80,29 +80,29 @@ class PodTopologySpread:
         own = ask.own
         if own is None or not own.soft:
             return None
-        cluster = view.cluster
-        every, scored = view, labelled(own, view)
+        scored = labelled(own, view)
         if scored is not None:
-            view = View(cluster, view.row_numbers.take(scored))
-        raw = np.zeros(len(view))
-        sums = kept_sums(ask, cluster, hard=False)
-        for (spread, term), kept in zip(own.soft, sums, strict=True):
-            if spread.topology_key == HOSTNAME:
-                at = term.matched.per_row(len(cluster.nodes)).take(view.row_numbers)
-                size, counts = len(view), np.arange(at.max(initial=0) + 1)
-            else:
-                column, at = view.labels(spread.topology_key)
-                present = np.zeros(len(column.values), dtype=np.bool_)
-                present[at] = True
-                size, counts = int(np.count_nonzero(present)), padded(kept.sums, len(present))
-            # There are fewer counts than rows.
-            raw += (counts * math.log(size + 2) + (spread.max_skew - 1)).take(at)
-        found = normalised(rounded(raw))
-        if scored is None:
-            return found
-        scores = np.zeros(len(every), dtype=np.int64)
-        scores[scored] = found
-        return scores
+            scores = np.zeros(len(view), dtype=np.int64)
+            scores[scored] = among(ask, own, View(view.cluster, view.row_numbers.take(scored)))
+            return scores
+        return among(ask, own, view)
+
+
+def among(ask: Ask, own: OwnTerms, view: View) -> Ints:
+    """The scores of nodes that have every label."""
+    raw, cluster = np.zeros(len(view)), view.cluster
+    for (spread, term), kept in zip(own.soft, kept_sums(ask, cluster, hard=False), strict=True):
+        if spread.topology_key == HOSTNAME:
+            at = term.matched.per_row(len(cluster.nodes)).take(view.row_numbers)
+            size, counts = len(view), np.arange(at.max(initial=0) + 1)
+        else:
+            column, at = view.labels(spread.topology_key)
+            present = np.zeros(len(column.values), dtype=np.bool_)
+            present[at] = True
+            size, counts = int(np.count_nonzero(present)), padded(kept.sums, len(present))
+        # There are fewer counts than rows.
+        raw += (counts * math.log(size + 2) + (spread.max_skew - 1)).take(at)
+    return normalised(rounded(raw))
 
 
 def labelled(own: OwnTerms, view: View) -> Rows | None:

@@ -167,8 +167,6 @@ def full_devices(lines: Lines) -> Ints:
 
 def stretched(raw: Ints) -> Ints:
     """From the lowest as 0 to the highest as 100; all are 100 when equal."""
-    if not len(raw):
-        return raw
     low, high = int(raw.min()), int(raw.max())
     if low == high:
         low -= 1
@@ -186,18 +184,17 @@ def whole_gib(mib: Ints) -> Ints:
 
 
 def basic(columns: Columns, view: View) -> Ints:
-    """What the node has, each beside the most that a feasible one has: devices, PCIe lanes, compute
+    """What the node has, each beside the most that one of them has: devices, PCIe lanes, compute
     capability."""
     whole = (columns.there, columns.lanes, columns.capability)
-    parts = [beside(on_rows(view, each), view) for each in whole]
+    parts = [beside_most(on_rows(view, each)) for each in whole]
     mean: Ints = np.sum(parts, axis=0) // len(parts)
     return mean
 
 
-def beside(column: Ints, view: View) -> Ints:
-    """As part of the highest of the feasible rows; half where it is not known."""
-    highest = int(column.max(initial=0))
-    part = np.minimum(column, highest) * MAX_SCORE // max(highest, 1)
+def beside_most(column: Ints) -> Ints:
+    """As part of the highest; half where it is not known."""
+    part = column * MAX_SCORE // max(int(column.max()), 1)
     scores: Ints = np.where(column > 0, part, HALF)
     return scores
 

@@ -466,7 +466,7 @@ class Cluster:
             self.zones.changed(self.name(row), pod)
         self.load_log.append(row)
         self.version += 1
-        if self._undo is not None:
+        if self._undo is not None:  # likewise
             self._undo.append((self.place_on, (pod, row)))
 
     def _hold(self, pod: Pod, row: int, sign: int) -> None:

@@ -49,7 +49,8 @@ class View:
                 self._gather(self.rows)
             else:
                 self._free = self.cluster.free[: self.size].T.copy()
-        return self._free  # type: ignore[return-value]
+        assert self._free is not None
+        return self._free
 
     @property
     def allocatable(self) -> Ints:  # resources × rows
@@ -58,7 +59,8 @@ class View:
                 self._gather(self.rows)
             else:
                 self._allocatable = self.cluster.allocatable[: self.size].T.copy()
-        return self._allocatable  # type: ignore[return-value]
+        assert self._allocatable is not None
+        return self._allocatable
 
     def _gather(self, rows: Rows) -> None:
         """Of some rows, what is read of one is near what is read of the other."""
