@@ -310,7 +310,10 @@ class Verdicts:
         if rows is None or len(rows) > cluster.height // 4:
             self._load_all(kept)
         else:
-            self._load_rows(kept, rows)
+            kept.verdict[rows] = kept.load_part(View(cluster, rows), kept.scored.take(rows))
+            for relative in kept.relatives:
+                if not relative.stands(kept.verdict):
+                    self._follow(kept, relative)
         kept.load_position = head
 
     def _refresh_static(self, kept: Kept) -> None:
@@ -351,16 +354,12 @@ class Verdicts:
                 relative.high, relative.high_row = relative.highest(kept.verdict[: view.size])
                 self._shift(kept, relative.added(relative.high))
 
-    def _load_rows(self, kept: Kept, rows: Rows) -> None:
-        view = View(self.cluster, rows)
-        kept.verdict[rows] = kept.load_part(view, kept.scored.take(rows))
-        for relative in kept.relatives:
-            if relative.stands(kept.verdict):
-                continue
-            before = relative.high
-            relative.high, relative.high_row = relative.highest(kept.verdict[: self.cluster.height])
-            if relative.high != before:
-                self._shift(kept, relative.added(relative.high) - relative.added(before))
+    def _follow(self, kept: Kept, relative: Relative) -> None:
+        """The highest raw value of the feasible rows may be another now."""
+        before = relative.high
+        relative.high, relative.high_row = relative.highest(kept.verdict[: self.cluster.height])
+        if relative.high != before:
+            self._shift(kept, relative.added(relative.high) - relative.added(before))
 
     def _shift(self, kept: Kept, change: Ints) -> None:
         """A relative score changed on all rows."""
