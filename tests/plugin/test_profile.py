@@ -17,6 +17,7 @@ from bayplan.core.engine.profile import (
     ProfileConfig,
     ProfileError,
 )
+from bayplan.core.engine.questions import fits, scores, why_not
 from bayplan.core.model.effects import Bind, Park, Placement, Report
 from bayplan.core.model.pods import Pod
 from bayplan.core.model.verdicts import Reason
@@ -30,6 +31,7 @@ from bayplan.core.state.arrays import Codes, Ints
 from bayplan.core.state.cluster import Cluster
 from bayplan.core.state.view import View
 from bayplan.testing import World
+from bayplan.testing.world import pod
 
 
 def enabled(point: str, *names: str, **weights: int) -> dict[str, PluginSet]:
@@ -432,3 +434,17 @@ def test_who_holds_nodes_against_each_other_is_not_asked_about_none() -> None:
     assert set(world.running()) == {"fits"}
     assert "Insufficient nvidia.com/gpu" in world.waiting()["large"]
     assert world.engine.plugin_errors == 0
+
+
+def test_nor_when_its_scores_are_shown() -> None:
+    profile = Profile(ProfileConfig(plugins=enabled("score", Rank=9)), {**BUILT_IN, "Rank": Rank})
+    verdicts = World(a=1, profiles=[profile]).engine.verdicts["bayplan"]
+
+    nowhere = World(profiles=[profile]).engine.verdicts["bayplan"]
+
+    assert scores(nowhere, pod("small", gpus=1)) == {}
+    assert why_not(nowhere, pod("small", gpus=1)) is not None
+    assert scores(verdicts, pod("large", gpus=9)) == {}
+    assert fits(verdicts, pod("large", gpus=9)).feasible == []
+    assert why_not(verdicts, pod("large", gpus=9)) is not None
+    assert "Rank" in scores(verdicts, pod("small", gpus=1))["a"]

@@ -126,6 +126,8 @@ def scores(verdicts: Verdicts, pod: Pod) -> dict[str, dict[str, int]]:
     with asking(verdicts, pod) as ask:
         verdict = verdicts.on(ask, View(cluster))
         view = View(cluster, np.flatnonzero(verdict >= 0))
+        if not len(view):
+            return {}
         columns: dict[str, Ints] = {}
         for _, plugin in verdicts.profile.scores:
             raw = plugin.score(ask, view)

@@ -177,6 +177,8 @@ class Verdicts:
         """The verdicts on a view, computed afresh, with the reasons of refused rows."""
         verdict = self.refusals(ask, view)
         passing = np.flatnonzero(verdict == 0)
+        if not len(passing):
+            return verdict
         if len(passing) == len(view):
             return self._scored(ask, view)
         rows = passing if view.rows is None else view.rows[passing]
