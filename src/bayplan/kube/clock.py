@@ -8,8 +8,9 @@ import asyncio
 import random
 import time
 from contextlib import AbstractAsyncContextManager
+from threading import get_ident
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 _TURNS = 6  # of the event loop, from an answer's bytes to the next request's
 _SHARED_S = 1.0  # shorter time-outs are pauses, of which few are equally long
@@ -36,11 +37,7 @@ class RealClock:
     def __init__(self) -> None:
         self._limits: dict[float, _Limits] = {}  # by length
 
-    def time(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
+    time, wall = staticmethod(time.monotonic), staticmethod(time.time)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -54,7 +51,7 @@ class RealClock:
         if seconds is None or seconds < _SHARED_S:
             return asyncio.timeout(seconds)
         limits = self._limits.get(seconds)
-        if limits is None or limits.loop is not asyncio.get_running_loop():
+        if limits is None or limits.thread != get_ident() or not limits.loop.is_running():
             limits = self._limits[seconds] = _Limits(self._limits, seconds)
         return _Limit(limits)
 
@@ -66,29 +63,28 @@ class _Limits:
 
     def __init__(self, by_length: "dict[float, _Limits]", seconds: float) -> None:
         self._by_length, self._seconds = by_length, seconds
-        self.loop = asyncio.get_running_loop()
-        self._ends: dict[_Limit, float] = {}  # the oldest first
+        self.loop, self.thread = asyncio.get_running_loop(), get_ident()  # to ask for it is slow
+        self.ends: dict[_Limit, float] = {}  # the oldest first
+        self.done = self.loop.create_future()  # awaited, it costs less than a coroutine would
+        self.done.set_result(None)
         self._waits = False  # for the timer
 
     def add(self, limit: "_Limit") -> None:
-        at = self._ends[limit] = self.loop.time() + self._seconds
+        at = self.ends[limit] = self.loop.time() + self._seconds
         if not self._waits:
             self._waits = True
             self.loop.call_at(at, self._look)
 
-    def remove(self, limit: "_Limit") -> None:
-        self._ends.pop(limit, None)
-
     def _look(self) -> None:
         """What is late ends; the timer then waits for the next."""
         self._waits = False
-        while self._ends:
-            limit, at = next(iter(self._ends.items()))
+        while self.ends:
+            limit, at = next(iter(self.ends.items()))
             if at > self.loop.time():
                 self._waits = True
                 self.loop.call_at(at, self._look)
                 return
-            del self._ends[limit]
+            del self.ends[limit]
             limit.expire()
         if self._by_length.get(self._seconds) is self:
             del self._by_length[self._seconds]
@@ -102,29 +98,31 @@ class _Limit:
     def __init__(self, limits: _Limits) -> None:
         self._limits, self.is_late = limits, False
 
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
+    def __aenter__(self) -> Any:
+        task = asyncio.current_task(self._limits.loop)
         assert task is not None
         self._task, self._cancels = task, task.cancelling()
         self._limits.add(self)
+        return self._limits.done
 
     def expire(self) -> None:
         self.is_late = True
         self._task.cancel()
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        self._limits.remove(self)
+    ) -> Any:
+        self._limits.ends.pop(self, None)
         if (
             self.is_late
             and self._task.uncancel() <= self._cancels
             and isinstance(error, asyncio.CancelledError)
         ):
             raise TimeoutError from error
+        return self._limits.done
 
 
 class Backoff:

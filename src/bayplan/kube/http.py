@@ -6,7 +6,7 @@ An `HttpTransport` belongs to the event loop that first uses it. A thread with a
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import Struct
+from multidict import CIMultiDict
 from yarl import URL
 
 from bayplan.kube.clock import Clock
@@ -36,7 +37,6 @@ T = TypeVar("T")
 _ANSWERS, _STREAMS = 0, 1  # two sessions
 
 CONNECTIONS = 64  # bare binds are as fast with 32 as with 128 (docs/decisions/0007)
-_GZIP, _PLAIN = {"Accept-Encoding": "gzip"}, {"Accept-Encoding": "identity"}
 _CONNECT_S = 10.0
 _IDLE_S = 30.0  # the API server closes idle connections after 90 s; a proxy may after 60
 _STREAM_BUFFER = 1 << 17  # bytes that may wait to be read; more only costs memory
@@ -108,11 +108,11 @@ class HttpTransport:
         timeout_s: float = REQUEST_S,
         before_send: BeforeSend | None = None,
     ) -> Response:
-        compression = _GZIP if method == "GET" else None
         data = None
         if body is not None or before_send is not None:
             data = _Body(body or b"", content_type, before_send)
-        attempt = _Attempt(method, _target(path, params), compression, data)
+        accepts = "gzip" if method == "GET" else ""
+        attempt = _Attempt(method, _target(path, params), accepts, data)
         try:
             async with self._clock.timeout(timeout_s):
                 answer = await self._answer(self._session(_ANSWERS), attempt)
@@ -125,7 +125,7 @@ class HttpTransport:
     async def stream(
         self, path: str, *, params: Params | None = None, timeout_s: float = REQUEST_S
     ) -> AsyncIterator[Stream]:
-        attempt = _Attempt("GET", _target(path, params), _PLAIN)
+        attempt = _Attempt("GET", _target(path, params), "identity")
         with _trouble(attempt, timeout_s):
             async with self._clock.timeout(timeout_s):
                 answer = await self._answer(self._session(_STREAMS), attempt)
@@ -181,7 +181,7 @@ class _Attempt(Struct):
 
     method: str
     target: str
-    compression: Mapping[str, str] | None = None
+    accepts: str  # the encodings
     body: "_Body | None" = None
 
     @property
@@ -200,25 +200,22 @@ class _Body(aiohttp.BytesPayload):
         self._before_send = before_send
         self.sent = False
 
-    async def write_with_length(
+    def write_with_length(
         self, writer: AbstractStreamWriter, content_length: int | None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         if self._before_send is not None:
             self._before_send()
         self.sent = True
-        await super().write_with_length(writer, content_length)
+        return super().write_with_length(writer, content_length)
 
 
-async def _send(
+def _send(
     session: aiohttp.ClientSession, attempt: _Attempt, access: Access
-) -> aiohttp.ClientResponse:
-    headers = attempt.compression or {}
-    if access.authorization:  # not a header of the session: a proxy would get those too
-        headers = {**headers, "Authorization": access.authorization}
-    return await session.request(
+) -> Awaitable[aiohttp.ClientResponse]:
+    return session.request(
         attempt.method,
         URL(access.server + attempt.target, encoded=True),
-        headers=headers,
+        headers=_headers(access.authorization, attempt.accepts),
         data=attempt.body,
         allow_redirects=False,
         ssl=access.ssl if access.ssl is not None else True,
@@ -281,3 +278,10 @@ def _target(path: str, params: Params | None) -> str:
 
 
 _query = lru_cache(maxsize=64)(urlencode)  # every bind has the same
+
+
+@lru_cache(maxsize=8)
+def _headers(authorization: str, accepts: str) -> CIMultiDict[str]:
+    """Of one request: a proxy would get those of the session too."""
+    found = {"Authorization": authorization, "Accept-Encoding": accepts}
+    return CIMultiDict({name: value for name, value in found.items() if value})

@@ -25,7 +25,6 @@ from bayplan.core.model.pods import Gang, Holding, Lifecycle, Pod, RowKey, Worke
 from bayplan.core.model.quantity import counted
 from bayplan.core.model.requests import is_counted
 from bayplan.core.model.selectors import Taint
-from bayplan.core.model.utilisation import PodUse
 from bayplan.core.model.vendors import Vendors
 from bayplan.core.model.volumes import Claim, StorageClass, Volume
 from bayplan.kube import groupwire, wire
@@ -114,7 +113,8 @@ class Reader:
             allocatable = amounts(status.allocatable, "status.allocatable")
         except Wrong as wrong:
             raise Unreadable(what, wrong.field, wrong.why) from None
-        name, labels, noted = metadata.name or "", self._labels(metadata), _noted(metadata)
+        name, labels = metadata.name or "", self._labels(metadata)
+        noted = {} if metadata.annotations is None else metadata.annotations.there()
         amount = {
             intern(resource): counted(resource, nano)
             for resource, nano in allocatable.items()
@@ -214,19 +214,19 @@ class Reader:
     def _checked_pod(self, seen: wire.Pod, metadata: wire.PodMetadata, newcomer: bool) -> Pod:
         spec, status = seen.spec or wire.PodSpec(), seen.status or wire.PodStatus()
         name, namespace = metadata.name or "", intern(metadata.namespace or "default")
-        labels = self._labels(metadata)
+        labels, key, noted = self._labels(metadata), f"{namespace}/{name}", metadata.annotations
         node = "" if newcomer else intern(spec.node_name or "")
-        uid = metadata.uid or f"{namespace}/{name}"
+        uid = metadata.uid or key
         row = self._row(spec, status, bound=bool(node), insists=newcomer)
-        asked = metadata.annotations.asked() if metadata.annotations is not None else None
+        asked = noted.asked() if noted is not None else None
         if asked:
-            row = self._with_partition(row, asked, spec, f"{namespace}/{name}", bound=bool(node))
-        claims, ephemeral = pod_claims(spec, namespace, name)
+            row = self._with_partition(row, asked, spec, key, bound=bool(node))
+        claims, ephemeral = pod_claims(spec, namespace, name) if spec.volumes else ([], [])
         if claims:  # the rest stays shared with the other pods of the template
             row = with_claims(row, claims, ephemeral, uid)
         about = pod_terms(spec, namespace, labels, bound=bool(node))
-        words = words_of(labels, spec, metadata.annotations)
-        gang = words and self._gang(words, f"{namespace}/{name}", bound=bool(node))
+        words = words_of(labels, spec, noted)
+        gang = words and self._gang(words, key, bound=bool(node))
         return Pod(
             uid=uid,
             namespace=namespace,
@@ -241,25 +241,29 @@ class Reader:
             started_s=seconds_of(status.start_time, "status.startTime"),
             terminating=metadata.deletion_timestamp is not None,
             nominated=intern(status.nominated_node_name or ""),
-            held=self._held(row, node, metadata),
+            held=None if noted is None or not node else self._held(row, node, noted),
             gang=gang,
-            worker=self._worker(metadata, namespace),
-            lifecycle=self._lifecycle(metadata, spec, status, f"{namespace}/{name}"),
-            use=self._use(seen.profile, f"pod {namespace}/{name}"),
+            worker=None if noted is None else self._worker(noted, metadata, namespace),
+            lifecycle=self._lifecycle(metadata, spec, status, key),
+            use=None if seen.profile is None else pod_use(seen.profile, self._say_of(f"pod {key}")),
         )
 
-    def _worker(self, metadata: wire.PodMetadata, namespace: str) -> Worker | None:
+    def _worker(
+        self, noted: wire.PodAnnotations, metadata: wire.PodMetadata, namespace: str
+    ) -> Worker | None:
         """Workers of one job share it."""
-        if metadata.annotations is None or not metadata.annotations.elastic:
+        if not noted.elastic:
             return None
-        key = job_named(metadata.annotations.elastic, namespace)
+        key = job_named(noted.elastic, namespace)
         return self._keep(Worker(key, _job_uid(metadata.owner_references or ())))
 
     def _lifecycle(
         self, metadata: wire.PodMetadata, spec: wire.PodSpec, status: wire.PodStatus, key: str
     ) -> Lifecycle:
         """Nearly all pods have a usual one, so that is asked first."""
-        saved_s, run_s = self._times(metadata.annotations, spec, key)
+        saved_s = run_s = 0.0
+        if metadata.annotations is not None or spec.active_deadline_seconds is not None:
+            saved_s, run_s = self._times(metadata.annotations, spec, key)
         owners, gates = metadata.owner_references, spec.scheduling_gates
         controlled = owners is not None and any(owner.controller for owner in owners)
         preempts = spec.preemption_policy != "Never"
@@ -324,9 +328,6 @@ class Reader:
         self._gangs[namespace, words] = gang
         return gang
 
-    def _use(self, profile: dict[str, str] | None, what: str) -> PodUse | None:
-        return None if profile is None else pod_use(profile, self._say_of(what))
-
     def _say_of(self, what: str) -> Callable[[str, str], None]:
         """Of one object not without end: it may have ten thousand annotations."""
         left = _MOST_OF_ONE
@@ -348,12 +349,13 @@ class Reader:
             self._remarks.add(words)
             self._remark(f"{words}; it is left out")
 
-    def _held(self, row: RowKey, node: str, metadata: wire.PodMetadata) -> Holding | None:
+    def _held(self, row: RowKey, node: str, noted: wire.PodAnnotations) -> Holding | None:
         """What a bound pod holds. What stands on a pod that is not bound says nothing."""
-        if not node or not (noted := _noted(metadata)):
+        said = noted.there()
+        if not said:
             return None
         names = [name for name, _ in row.requests]
-        return bound_holding(row.devices, node, noted, self._vendors, names)
+        return bound_holding(row.devices, node, said, self._vendors, names)
 
     def _row(
         self, spec: wire.PodSpec, status: wire.PodStatus, bound: bool, insists: bool
@@ -466,7 +468,3 @@ def _named(kind: str, metadata: M | None, namespaced: bool) -> tuple[str, M]:
         raise Unreadable(kind, "metadata.name", "it has no name")
     namespace = f"{metadata.namespace or 'default'}/" if namespaced else ""
     return f"{kind} {namespace}{metadata.name}", metadata
-
-
-def _noted(metadata: wire.PodMetadata | wire.NodeMetadata) -> dict[str, str]:
-    return {} if metadata.annotations is None else metadata.annotations.there()

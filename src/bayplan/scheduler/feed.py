@@ -159,21 +159,22 @@ class PodSink(_Sink[SeenPod | Unread]):
             self.put(item)
 
     def put(self, item: SeenPod | Unread) -> None:
-        self._unseen.pop(uid_of(item), None)
+        uid = uid_of(item)
+        self._unseen.pop(uid, None)
         if self._touched is not None:
-            self._touched.add(uid_of(item))
+            self._touched.add(uid)
         if isinstance(item, Unread):
             self._unread(item)
             return
         pod = item.pod
         if item.condition is not None:
-            self.conditions[pod.uid] = item.condition
+            self.conditions[uid] = item.condition
         else:
-            self.conditions.pop(pod.uid, None)
-        if self.known.get(pod.uid) == pod:
+            self.conditions.pop(uid, None)
+        if self.known.get(uid) == pod:
             self.unchanged += 1
             return
-        self.known[pod.uid] = pod
+        self.known[uid] = pod
         self.inbox.add(on.PodSeen(pod))
 
     def drop(self, item: SeenPod | Unread) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from bayplan.kube.clock import Clock
 from bayplan.kube.transport import Fenced
@@ -24,18 +25,14 @@ class Fence:
     def is_open(self) -> bool:
         return self._clock.time() < self.deadline()
 
-    def check(self) -> None:
-        """Called with a connection in hand, right before the bytes are written."""
-        if not self.is_open:
+    def check(self, term: int | None = None) -> None:
+        """Called with a connection in hand, right before the bytes are written. `term`: in which it
+        was decided, if that matters."""
+        if term is not None and term != self.term():
+            raise Fenced("it was decided before the lease was lost")
+        if self._clock.time() >= self.deadline():
             raise Fenced("the lease was not renewed in time")
 
     def of_now(self) -> Callable[[], None]:
         """A check for what is decided now."""
-        term = self.term()
-
-        def check() -> None:
-            if term != self.term():
-                raise Fenced("it was decided before the lease was lost")
-            self.check()
-
-        return check
+        return partial(self.check, self.term())

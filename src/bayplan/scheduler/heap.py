@@ -3,7 +3,8 @@
 glibc raises its own thresholds when large blocks are freed, and from then on keeps them in a heap
 that cannot shrink while anything above is in use; each thread gets a heap of its own, too. So each
 burst would leave a little more behind. Here the thresholds are fixed, there is one heap, and free
-pages in its midst are given back from time to time. Other C libraries do as they please.
+pages in its midst are given back from time to time. Other C libraries do as they please. So are
+dicts that are empty again: each keeps the room of its best days, half a MiB after 20,000 pods.
 
 The scheduler asks for nothing large again and again: a TLS connection is read by the record
 (`kube.credentials`), not by the 256 KiB that event loops ask for. The extender has the other need:
@@ -13,6 +14,8 @@ are high.
 
 import ctypes
 import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from bayplan.kube.clock import Clock
 
@@ -31,11 +34,14 @@ def settle(threshold: int = FRUGAL) -> bool:
     return all(bool(mallopt(name, value)) for name, value in wanted)
 
 
-async def keep_trimming(clock: Clock) -> None:
+async def keep_trimming(clock: Clock, tables: Callable[[], Iterable[dict[Any, Any]]]) -> None:
     """Until cancelled."""
     trim = _function("malloc_trim")
     while True:
         await clock.sleep(TRIM_EVERY_S)
+        for table in tables():
+            if not table:
+                table.clear()
         if trim is not None:
             trim(0)
 

@@ -17,8 +17,9 @@ class Inbox:
         self._arrived = asyncio.Event()
 
     def add(self, event: Event) -> None:
+        if not self._events:  # else it is set already
+            self._arrived.set()
         self._events.append(event)
-        self._arrived.set()
 
     def take(self, limit: int) -> list[Event]:
         """The oldest events, at most `limit`."""

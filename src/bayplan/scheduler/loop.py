@@ -140,6 +140,8 @@ class Loop:
                 await self.inbox.wait(self._pause())
 
     async def _sync(self) -> None:
+        gc.collect()  # of what was imported
+        gc.set_threshold(*GC_THRESHOLDS)
         while not self.watches.synced and not self._stopping:
             self.hear()
             self.ticked_at = self._clock.time()
@@ -148,9 +150,8 @@ class Loop:
             self.hear()
             self.ticked_at = self._clock.time()
             await asyncio.sleep(0)
-        gc.collect()
+        gc.collect(0)
         gc.freeze()  # what was listed stays: the collector need not walk it again and again
-        gc.set_threshold(*GC_THRESHOLDS)
         self.is_ready = True
         if self.leads:
             self.turned(True)
@@ -188,11 +189,12 @@ class Loop:
         now = self._clock.time()
         for event in self.inbox.take(EVENTS_PER_ROUND):
             self.step(event, now)
-            match event:
-                case on.PodGone(uid):
-                    self.writer.forget(uid)
-                case on.BindDone(uid) if self._has(uid):
-                    self.watches.pods.bound(uid)
+            match event:  # looking for an attribute takes its time
+                case on.PodGone():
+                    self.writer.forget(event.uid)
+                case on.BindDone():
+                    if self._has(event.uid):
+                        self.watches.pods.bound(event.uid)
 
     def _has(self, uid: str) -> bool:
         """Whether the pod is on a node, as far as we know; its end may have been heard first."""

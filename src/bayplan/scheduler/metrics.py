@@ -49,7 +49,7 @@ class Metrics:
             registry=self.registry,
             buckets=CYCLES,
         )
-        self._first_seen: dict[str, float] = {}  # by uid: of pods that wait
+        self.first_seen: dict[str, float] = {}  # by uid: of pods that wait
         self._attempts: Counter[tuple[str, str]] = Counter()  # by profile and result
         self.leads: Callable[[], bool] = lambda: False
         self.kubelet_refusals: Counter[tuple[str, str]] = Counter()  # by node and resource
@@ -61,19 +61,21 @@ class Metrics:
     # ---- the recorder
 
     def step(self, event: on.Event, now: float, effects: list[do.Effect]) -> None:
-        match event:
-            case on.PodSeen(pod) if not pod.node and pod.scheduler in self._engine.profiles:
-                self._first_seen.setdefault(pod.uid, now)
-            case on.BindDone(uid):
-                seen = self._first_seen.pop(uid, None)
+        match event:  # looking for an attribute takes its time
+            case on.PodSeen():
+                pod = event.pod
+                if not pod.node and pod.scheduler in self._engine.profiles:
+                    self.first_seen.setdefault(pod.uid, now)
+            case on.BindDone():
+                seen = self.first_seen.pop(event.uid, None)
                 if seen is not None:
                     self._waited.observe(now - seen)
-            case on.PodGone(uid):
-                self._first_seen.pop(uid, None)
+            case on.PodGone():
+                self.first_seen.pop(event.uid, None)
         for effect in effects:
             match effect:
-                case do.Bind(placement):
-                    self._attempts[placement.pod.scheduler, "scheduled"] += 1
+                case do.Bind():
+                    self._attempts[effect.placement.pod.scheduler, "scheduled"] += 1
                 case do.Preempt(_, _, victims):
                     self._victims.observe(len(victims))
                 case do.Refuse(pod):

@@ -10,9 +10,10 @@ import os
 import random
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 
@@ -84,7 +85,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         client = await connect(source, clock, config, stack)
         service = make(config, options, client)
-        trimming = asyncio.create_task(heap.keep_trimming(clock), name="heap")
+        trimming = asyncio.create_task(heap.keep_trimming(clock, service.tables), name="heap")
         stack.callback(trimming.cancel)
         sidecar = service.sidecar(lambda: client_apart(source))
         sidecar.start()
@@ -275,6 +276,12 @@ class Service:
         """A bind that was sent at the deadline is over before the lease is."""
         election = self.config.leader_election
         return election.lease_duration - election.renew_deadline
+
+    def tables(self) -> Iterator[dict[str, Any]]:
+        """What a burst of pods fills."""
+        pods = self.watches.pods
+        yield from (self.engine.cluster.pods, self.engine.waiting.pods)
+        yield from (pods.known, pods.conditions, self.metrics.first_seen)
 
     @asynccontextmanager
     async def doors(self) -> AsyncIterator[None]:

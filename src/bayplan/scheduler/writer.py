@@ -47,7 +47,7 @@ from bayplan.scheduler.removing import Counts, Desk, Removals
 from bayplan.scheduler.requests import Note, Said
 
 WORKERS = 64
-HOLD_S = 0.003  # while more waits than the workers can send
+HOLD_S = 0.005  # while more waits than the workers can send
 FEW = 4  # answers in that time; to gather so few saves nothing
 SLOW_S = 0.05  # until it is tried again then
 CONFLICT_S = 1.0  # until a condition is written again whose pod had changed
@@ -97,6 +97,7 @@ class Writer:
         self._events: OrderedDict[tuple[str, str], Note] = OrderedDict()  # by uid, reason
         self._idle: deque[asyncio.Future[None]] = deque()
         self._crowd = asyncio.Event()  # there was one
+        self._gathers = False
         self._answers = 0  # to anything
         self.busy: Counter[str] = Counter()  # requests on their way, by kind
         self.done: Counter[str] = Counter()
@@ -253,11 +254,13 @@ class Writer:
         workers would only wait for more of them; an eighth of the CPU time is saved."""
         while True:
             await self._crowd.wait()
+            self._gathers = True
             while self._is_crowded:
                 before = self._answers
                 await self._clock.hold(HOLD_S)
                 if self._answers - before < FEW:  # the server is slow
                     await self._clock.sleep(SLOW_S)
+            self._gathers = False
             self._crowd.clear()
 
     @property
@@ -272,7 +275,7 @@ class Writer:
             if not future.done():
                 future.set_result(None)
                 return
-        if self._is_crowded:
+        if not self._gathers and self._is_crowded:
             self._crowd.set()
 
     async def _work(self) -> None:
@@ -291,6 +294,7 @@ class Writer:
             elif self._events:
                 await self._write_event(self._events.popitem(last=False)[1])
             else:
+                self._events.clear()  # it would keep the room of its best days
                 future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._idle.append(future)
                 await future
@@ -321,7 +325,7 @@ class Writer:
             self.forget(pod.uid)
             self._inbox.add(on.BindDone(pod.uid))
             text = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
-            self.note(pod, requests.SCHEDULED, text)
+            self.say(Note(pod, requests.SCHEDULED, text))
             return
         self.failed["bind"] += 1
         self._inbox.add(on.BindFailed(pod.uid, outcome.why))

@@ -32,16 +32,19 @@ def same_room(old: Pod, new: Pod) -> bool:
 
 def same_to_us(old: Pod, new: Pod) -> bool:
     """Whether nothing that the engine reads has changed."""
+    return old.node == new.node and old.labels == new.labels and same_on_its_node(old, new)
+
+
+def same_on_its_node(old: Pod, new: Pod) -> bool:
+    """Whether nothing else than the node and the labels has changed."""
     was, now = old.lifecycle, new.lifecycle
     return (
         old.row == new.row
-        and old.labels == new.labels
         and old.terms == new.terms
         and old.priority == new.priority
         and was.gates == now.gates
         and old.terminating == new.terminating
         and old.scheduler == new.scheduler
-        and old.node == new.node
         and old.held == new.held
         and old.gang == new.gang
         and was.preempts == now.preempts

@@ -8,10 +8,8 @@ import math
 import traceback
 from collections.abc import Hashable, Iterable, Sequence
 
-from msgspec.structs import replace
-
 from bayplan.core.engine import doubts
-from bayplan.core.engine.alike import group_key, same_room, same_to_us
+from bayplan.core.engine.alike import group_key, same_on_its_node, same_room, same_to_us
 from bayplan.core.engine.deciding import Deciding
 from bayplan.core.engine.facts import Facts
 from bayplan.core.engine.keeper import GRACE_S, Keeper
@@ -243,7 +241,7 @@ class Engine:
         moved = pod.node != node.name
         if old.started_s != pod.started_s and self.nominations.awaited:
             self.waiting.wake((EventKind.POD_GONE,), now)  # it is known now when it ends
-        if not moved and same_to_us(replace(old, node=pod.node, labels=pod.labels), pod):
+        if not moved and same_on_its_node(old, pod):
             if old.labels == pod.labels:
                 self.cluster.note_pod(resident, pod)
             else:
