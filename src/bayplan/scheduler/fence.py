@@ -30,7 +30,7 @@ class Fence:
         was decided, if that matters."""
         if term is not None and term != self.term():
             raise Fenced("it was decided before the lease was lost")
-        if self._clock.time() >= self.deadline():
+        if not self.is_open:
             raise Fenced("the lease was not renewed in time")
 
     def of_now(self) -> Callable[[], None]:
