@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import gzip
 import socket
 import ssl
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import trustme
-from aiohttp import web
+from aiohttp import ClientResponse, web
 
 from bayplan.kube import http
 from bayplan.kube.client import PODS, Client
@@ -55,6 +56,12 @@ async def get(client: Client) -> bytes:
 async def begin(client: Client) -> None:
     async with client.stream(PODS.path(), {}, timeout_s=5):
         pass
+
+
+async def read_on(client: Client) -> None:
+    async with client.stream(PODS.path(), {}) as stream:
+        async for _ in stream.chunks:
+            pass
 
 
 async def test_the_servers_certificate_is_checked_and_ours_is_shown(
@@ -247,6 +254,25 @@ async def test_a_stream_that_is_left_closes_its_connection(
         async with client.stream(PODS.path(), {}) as stream:
             await anext(stream.chunks)
         await gone.wait()
+
+
+async def test_an_answer_that_breaks_off_is_not_kept(
+    server: StandIn, clock: ManualClock, tmp_path: Path
+) -> None:
+    """It may be megabytes of a list, and the collector comes by seldom."""
+    server.otherwise = watch(b"[" * 1000, end="drop")
+    gc.collect()
+    gc.disable()
+    try:
+        async with connected(server.url, clock, tmp_path) as client:
+            for _ in range(3):
+                with pytest.raises(TransportError, match="in the middle of the answer"):
+                    await get(client)
+                with pytest.raises(TransportError, match="in the middle of the answer"):
+                    await read_on(client)
+        assert [kept for kept in gc.get_objects() if isinstance(kept, ClientResponse)] == []
+    finally:
+        gc.enable()
 
 
 async def test_a_stream_that_is_refused_says_why(

@@ -59,7 +59,8 @@ class RealClock:
 class _Limits:
     """Time-outs of one length that are under way on one event loop. They end in the order in which
     they began, so one timer does for all of them: one for each would be a tenth of the CPU time of
-    a request. When they are over the timer is left alone; it finds that out in its own time."""
+    a request. When they are over the timer is left alone; it finds that out in its own time.
+    A forked process would wait for its parent's timer: it must not run an event loop."""
 
     def __init__(self, by_length: "dict[float, _Limits]", seconds: float) -> None:
         self._by_length, self._seconds = by_length, seconds

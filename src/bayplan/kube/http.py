@@ -119,7 +119,7 @@ class HttpTransport:
                 # whatever comes of it, `read` gives the connection back
                 return Response(answer.status, answer.headers, await answer.read())
         except _TROUBLES as error:  # written out, because it is on the way of every bind
-            raise _told(error, attempt, timeout_s) from error
+            raise _told(error, attempt, timeout_s) from error.with_traceback(None)
 
     @asynccontextmanager
     async def stream(
@@ -246,10 +246,12 @@ def _trouble(attempt: _Attempt, timeout_s: float | None) -> Iterator[None]:
     try:
         yield
     except _TROUBLES as error:
-        raise _told(error, attempt, timeout_s) from error
+        raise _told(error, attempt, timeout_s) from error.with_traceback(None)
 
 
 def _told(error: Exception, attempt: _Attempt, timeout_s: float | None) -> Exception:
+    """What is raised from the error without its traceback: that holds the answer, which holds the
+    error, and all that was read would stay until the collector comes by."""
     if isinstance(error.__cause__, Fenced):  # aiohttp wraps what keeps a body from being written
         return Fenced(str(error.__cause__))
     why = str(error) or type(error).__name__
