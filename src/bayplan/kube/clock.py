@@ -92,7 +92,8 @@ class _Limits:
 
 
 class _Limit:
-    """As `asyncio.timeout` does: it cancels the task, and takes that back when nobody else did."""
+    """As `asyncio.timeout` does: it cancels the task, and takes that back when nobody else did.
+    Neither end of the block waits for anything, so neither is a coroutine."""
 
     __slots__ = ("_cancels", "_limits", "_task", "is_late")
 

@@ -3,8 +3,10 @@
 glibc raises its own thresholds when large blocks are freed, and from then on keeps them in a heap
 that cannot shrink while anything above is in use; each thread gets a heap of its own, too. So each
 burst would leave a little more behind. Here the thresholds are fixed, there is one heap, and free
-pages in its midst are given back from time to time. Other C libraries do as they please. So are
-dicts that are empty again: each keeps the room of its best days, half a MiB after 20,000 pods.
+pages in its midst are given back from time to time. Other C libraries do as they please.
+
+A dict that is empty again keeps the room of its best days too, half a MiB after 20,000 pods, until
+it is cleared.
 
 The scheduler asks for nothing large again and again: a TLS connection is read by the record
 (`kube.credentials`), not by the 256 KiB that event loops ask for. The extender has the other need:

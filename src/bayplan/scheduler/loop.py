@@ -140,7 +140,7 @@ class Loop:
                 await self.inbox.wait(self._pause())
 
     async def _sync(self) -> None:
-        gc.collect()  # of what was imported
+        gc.collect()  # now, when there is little: what is listed leaves nothing to collect
         gc.set_threshold(*GC_THRESHOLDS)
         while not self.watches.synced and not self._stopping:
             self.hear()
