@@ -372,6 +372,11 @@ def test_a_crowd_is_dealt_with_together_and_few_are_not() -> None:
         assert holds > 0
         await rig.settle()
         assert rig.clock.holds == holds  # the crowd is gone
+        for number in range(20):
+            rig.writer.bind(bind(f"one-of-the-next-{number}"))
+        await rig.settle()
+        assert len(rig.sent()) == 88
+        assert rig.clock.holds > holds  # and the next is one again
 
     run(test, workers=4)
 

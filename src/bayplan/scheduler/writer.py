@@ -97,7 +97,6 @@ class Writer:
         self._events: OrderedDict[tuple[str, str], Note] = OrderedDict()  # by uid, reason
         self._idle: deque[asyncio.Future[None]] = deque()
         self._crowd = asyncio.Event()  # there was one
-        self._gathers = False
         self._answers = 0  # to anything
         self.busy: Counter[str] = Counter()  # requests on their way, by kind
         self.done: Counter[str] = Counter()
@@ -254,13 +253,11 @@ class Writer:
         workers would only wait for more of them; an eighth of the CPU time is saved."""
         while True:
             await self._crowd.wait()
-            self._gathers = True
             while self._is_crowded:
                 before = self._answers
                 await self._clock.hold(HOLD_S)
                 if self._answers - before < FEW:  # the server is slow
                     await self._clock.sleep(SLOW_S)
-            self._gathers = False
             self._crowd.clear()
 
     @property
@@ -275,7 +272,7 @@ class Writer:
             if not future.done():
                 future.set_result(None)
                 return
-        if not self._gathers and self._is_crowded:
+        if not self._crowd.is_set() and self._is_crowded:
             self._crowd.set()
 
     async def _work(self) -> None:
